@@ -1,0 +1,2 @@
+"""The command `millrace`: one file per noun; data on stdout, messages on stderr.
+"""

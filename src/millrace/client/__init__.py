@@ -1,0 +1,2 @@
+"""The public API: `connect()`, `Log`, `Reader`; async, with a sync facade.
+"""

@@ -1,0 +1,154 @@
+"""What can go wrong, sorted by blame, each saying whether the operation may have happened.
+
+`is_definite` is true when the operation certainly did not take effect.  `code` is stable: it
+appears on the wire, in logs, in metrics and in `docs/reference/errors.md`, which is generated
+from this file.
+"""
+
+from typing import ClassVar
+
+
+class MillraceError(Exception):
+    """Root of every error this package raises on purpose."""
+
+    code: ClassVar[str] = "error"
+    is_definite: ClassVar[bool] = True
+
+
+class UsageError(MillraceError):
+    """The caller asked for something that cannot be: correct the call."""
+
+    code = "usage"
+
+
+class UnknownLog(UsageError):
+    """No log has this name."""
+
+    code = "unknown_log"
+
+
+class LogExists(UsageError):
+    """A log of this name exists already."""
+
+    code = "log_exists"
+
+
+class TooFewNodes(UsageError):
+    """The replication factor is larger than the number of live storage nodes."""
+
+    code = "too_few_nodes"
+
+
+class PositionTrimmed(UsageError):
+    """The position lies below the log's trim point."""
+
+    code = "position_trimmed"
+
+
+class PositionBeyondTail(UsageError):
+    """The position has not been written yet."""
+
+    code = "position_beyond_tail"
+
+
+class RecordTooLarge(UsageError):
+    """A record is larger than a block may be."""
+
+    code = "record_too_large"
+
+
+class LogSealed(UsageError):
+    """The log was sealed for good and takes no more appends."""
+
+    code = "log_sealed"
+
+
+class BadConfiguration(UsageError):
+    """A configuration file or setting is wrong."""
+
+    code = "bad_configuration"
+
+
+class BadScenario(UsageError):
+    """A scenario file cannot be understood."""
+
+    code = "bad_scenario"
+
+
+class WrongDataDirectory(UsageError):
+    """The data directory belongs to another cluster, another node or a newer version."""
+
+    code = "wrong_data_directory"
+
+
+class Unavailable(MillraceError):
+    """The environment failed: a node, the network or the metadata repository."""
+
+    code = "unavailable"
+
+
+class NoNodeReachable(Unavailable):
+    """None of the given addresses answered."""
+
+    code = "no_node_reachable"
+
+
+class MetadataUnavailable(Unavailable):
+    """The metadata repository does not answer."""
+
+    code = "metadata_unavailable"
+
+
+class AddressInUse(Unavailable):
+    """Another process listens on the node's port."""
+
+    code = "address_in_use"
+
+
+class DiskFull(Unavailable):
+    """A node has no room left; it refuses writes and goes on serving reads."""
+
+    code = "disk_full"
+
+
+class TimedOut(Unavailable):
+    """The operation had no effect within its time."""
+
+    code = "timed_out"
+
+
+class AppendFailed(Unavailable):
+    """The records were definitely not appended."""
+
+    code = "append_failed"
+
+
+class OutcomeUnknown(Unavailable):
+    """The records may or may not have been appended; retrying with the same token is safe."""
+
+    code = "outcome_unknown"
+    is_definite = False
+
+
+class ProtocolError(MillraceError):
+    """A peer broke the protocol; its connection is closed, nobody else is harmed."""
+
+    code = "protocol"
+
+
+class Corruption(MillraceError):
+    """Stored or received bytes do not match their checksum."""
+
+    code = "corruption"
+
+
+class CorruptBlock(Corruption):
+    """A block is damaged: it is reported and never served."""
+
+    code = "corrupt_block"
+
+
+class CorruptStore(Corruption):
+    """A data file cannot be opened."""
+
+    code = "corrupt_store"

@@ -1,0 +1,54 @@
+"""Every bound in one place, each with its reason.
+
+A limit that a user may want to change is a setting in `config.py` whose default is taken from
+here; the rest are part of the protocol or protect a process from its peers.
+"""
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+# Blocks and frames.
+RECORD_BYTES_MAX: Final = 16 * MIB  # A record must fit in a block.
+BLOCK_RECORDS_MAX: Final = 65_536  # Keeps decoding a block within a few milliseconds.
+BLOCK_BYTES_TARGET: Final = 512 * KIB  # The batcher closes a block here: best MB/s measured.
+BLOCK_BYTES_MAX: Final = 32 * MIB  # One record of the largest size plus its columns.
+FRAME_META_BYTES_MAX: Final = 4 * MIB  # An index page or a key listing, never data.
+FRAME_PAYLOAD_BYTES_MAX: Final = 40 * MIB  # One block of the largest size and room to spare.
+
+# Connections.
+SEND_BUFFER_BYTES_HIGH: Final = 8 * MIB  # Above this a sender is told to wait.
+SEND_BUFFER_BYTES_MAX: Final = 128 * MIB  # Above this the peer is hopeless: disconnect.
+REQUESTS_IN_FLIGHT_MAX: Final = 4_096  # Per connection, both directions.
+CONNECTIONS_MAX: Final = 4_096  # Per node.
+
+# Appending.
+APPENDS_IN_FLIGHT_MAX: Final = 16  # Blocks of one log in flight from one client.
+BATCH_BYTES_WAITING_MAX: Final = 64 * MIB  # Records waiting in a client before append() waits.
+APPEND_ATTEMPTS_MAX: Final = 16  # Positions tried or chains changed before an append gives up.
+
+# Sequencer.
+RECENT_RANGES_MAX: Final = 4_096  # Issued ranges remembered for hole filling.
+
+# A chain node.
+SPARSE_EXTENTS_MAX: Final = 65_536  # Blocks held above the first hole of a log.
+TAIL_BUFFER_BYTES: Final = 64 * MIB  # Newest blocks kept in memory per node.
+UNSYNCED_BYTES_MAX: Final = 256 * MIB  # Waiting for fsync; beyond it writes are refused as busy.
+
+# Reading.
+READ_WINDOW_BYTES: Final = 16 * MIB  # What a reader lets nodes send ahead of what it took.
+READ_BATCH_BYTES: Final = 4 * MIB  # What a node sends a stream before it serves the next one.
+READ_BUFFER_BLOCKS_MAX: Final = 16_384
+STREAMS_PER_SESSION_MAX: Final = 1_024
+
+# Reconfiguration and repair.
+RECONFIGURE_ATTEMPTS_MAX: Final = 32
+INDEX_PAGE_EXTENTS: Final = 8_192
+FILL_RANGES_PER_REQUEST_MAX: Final = 256
+
+# Metadata.
+KEY_BYTES_MAX: Final = 480  # LMDB's key limit less our prefix.
+VALUE_BYTES_MAX: Final = 1 * MIB
+WATCH_EVENTS_MAX: Final = 65_536  # A slower watcher is cut off and must list again.
+LOG_NAME_CHARS_MAX: Final = 200

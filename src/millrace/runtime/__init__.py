@@ -1,0 +1,2 @@
+"""The only input and output: transport, clock, timers, and the driver that performs effects.
+"""

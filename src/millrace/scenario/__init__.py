@@ -1,0 +1,2 @@
+"""Runs scenario files: text in which a person wrote events and the effects they must cause.
+"""
