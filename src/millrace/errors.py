@@ -57,6 +57,18 @@ class RecordTooLarge(UsageError):
     code = "record_too_large"
 
 
+class MessageTooLarge(UsageError):
+    """A message does not fit in a frame: ask for less at a time."""
+
+    code = "message_too_large"
+
+
+class WrongPeer(UsageError):
+    """The peer belongs to another cluster or speaks another version of the protocol."""
+
+    code = "wrong_peer"
+
+
 class LogSealed(UsageError):
     """The log was sealed for good and takes no more appends."""
 
@@ -99,10 +111,23 @@ class MetadataUnavailable(Unavailable):
     code = "metadata_unavailable"
 
 
+class MetadataOutcomeUnknown(MetadataUnavailable):
+    """The metadata repository went away during a change, which may have happened: read again."""
+
+    code = "metadata_outcome_unknown"
+    is_definite = False
+
+
 class AddressInUse(Unavailable):
     """Another process listens on the node's port."""
 
     code = "address_in_use"
+
+
+class DirectoryInUse(Unavailable):
+    """Another process uses the node's data directory."""
+
+    code = "directory_in_use"
 
 
 class DiskFull(Unavailable):
@@ -115,6 +140,32 @@ class TimedOut(Unavailable):
     """The operation had no effect within its time."""
 
     code = "timed_out"
+
+
+class NotConnected(Unavailable):
+    """The connection was closed before the request was sent."""
+
+    code = "not_connected"
+
+
+class TooManyRequests(Unavailable):
+    """Too many requests wait for their answers; this one was not sent."""
+
+    code = "too_many_requests"
+
+
+class ConnectionLost(Unavailable):
+    """The connection was lost before the answer came; the request may have been done."""
+
+    code = "connection_lost"
+    is_definite = False
+
+
+class NoAnswer(Unavailable):
+    """The answer did not come in time; the request may have been done."""
+
+    code = "no_answer"
+    is_definite = False
 
 
 class AppendFailed(Unavailable):
@@ -152,3 +203,9 @@ class CorruptStore(Corruption):
     """A data file cannot be opened."""
 
     code = "corrupt_store"
+
+
+class UnreadableMetadata(Corruption):
+    """A metadata key holds a value that this version cannot read."""
+
+    code = "unreadable_metadata"

@@ -36,6 +36,15 @@ SPARSE_EXTENTS_MAX: Final = 65_536  # Blocks held above the first hole of a log.
 TAIL_BUFFER_BYTES: Final = 64 * MIB  # Newest blocks kept in memory per node.
 UNSYNCED_BYTES_MAX: Final = 256 * MIB  # Waiting for fsync; beyond it writes are refused as busy.
 
+# Store.
+STORE_MAP_BYTES: Final = 1024 * 1024 * MIB  # Address space, not disk: the file grows as needed.
+STORE_RESERVE_BYTES_MAX: Final = 16 * MIB  # Kept free so that a full store can fence and trim.
+SCANS_OUTSTANDING_MAX: Final = 64  # Each pins the pages it read; beyond it scans copy.
+COMMIT_WAIT_MS: Final = 50  # How long memory-acknowledged blocks may wait for company.
+COMMIT_WAIT_BYTES: Final = 8 * MIB  # This much company is enough.
+RECLAIM_BLOCKS_MAX: Final = 256  # Deleted per transaction: a trim never holds up commits for long.
+RECLAIM_TIME_MS: Final = 20
+
 # Reading.
 READ_WINDOW_BYTES: Final = 16 * MIB  # What a reader lets nodes send ahead of what it took.
 READ_BATCH_BYTES: Final = 4 * MIB  # What a node sends a stream before it serves the next one.

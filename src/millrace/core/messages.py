@@ -248,6 +248,30 @@ class Learned(Message, frozen=True):
     blocks_removed: int
 
 
+class BeginLearn(Message, frozen=True):
+    """First step of learning, which a node says to itself: fence off older epochs and do not
+    count as a member until admitted."""
+
+    log: LogId
+    epoch: Epoch
+
+
+class Revise(Message, frozen=True):
+    """A step of learning, which a node says to itself: take out what differs, put in what the
+    source has."""
+
+    log: LogId
+    epoch: Epoch
+    trim_end: Lsn
+    remove: tuple[Extent, ...] = ()
+    blocks: tuple[Block, ...] = ()
+    copyset: tuple[NodeId, ...] = ()
+
+
+class Revised(Message, frozen=True):
+    contiguous_end: Lsn
+
+
 class FindTime(Message, frozen=True):
     """The first position whose block has a timestamp at or above `timestamp_us`."""
 
@@ -432,15 +456,27 @@ class MetaDelete(Message, frozen=True):
     expected: int
 
 
+class MetaUnknown(Message, frozen=True):
+    """Answers a change that may or may not have happened, which Refused must never do."""
+
+    detail: str = ""
+
+
 class MetaList(Message, frozen=True):
+    """With `revision`: the next page, behind the key `after`, of a listing of that revision."""
+
     prefix: str
+    revision: int = 0
+    after: str = ""
 
 
 class MetaListing(Message, frozen=True):
-    """`revision` is the repository's; watching from it misses nothing."""
+    """`revision` is the repository's; watching from it misses nothing.  `is_partial` says that
+    the listing goes on behind its last key."""
 
     entries: tuple[MetaEntry, ...]
     revision: int
+    is_partial: bool = False
 
 
 class MetaWatch(Message, frozen=True):

@@ -1,12 +1,12 @@
 """What the rest of Millrace asks of a metadata repository.
 
-  I1  Operations are linearizable.
-  I2  The version of a key grows with each change of it; an absent key has version 0.
-  I3  A watch from a listing's revision misses no change, or says that it lost some.
-  I4  Keys that were set under a lease vanish soon after it expires or is revoked, not before.
+I1  Operations are linearizable.
+I2  The version of a key grows with each change of it; an absent key has version 0.
+I3  A watch from a listing's revision misses no change, or says that it lost some.
+I4  Keys that were set under a lease vanish soon after it expires or is revoked, not before.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Protocol
 
 import msgspec
@@ -55,7 +55,10 @@ class Repository(Protocol):
     async def list(self, prefix: str) -> tuple[tuple[Entry, ...], int]:
         """Entries in key order, and the revision to watch from."""
 
-    def watch(self, prefix: str, revision: int) -> AsyncIterator[Change]: ...
+    def watch(self, prefix: str, revision: int) -> AsyncGenerator[Change, None]:
+        """Every change after `revision`, until closed; a change that is `lost` is the last.
+        When the repository stays away, raises MetadataUnavailable: watch on from the revision
+        of the last change."""
 
     async def grant(self, ttl_ms: int) -> int: ...
 

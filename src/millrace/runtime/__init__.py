@@ -1,2 +1,1 @@
-"""The only input and output: transport, clock, timers, and the driver that performs effects.
-"""
+"""The only input and output: transport, clock, timers, and the driver that performs effects."""

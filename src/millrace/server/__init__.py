@@ -1,2 +1,1 @@
-"""The node process: hosts the cores, serves the wire protocol, `/healthz` and `/metrics`.
-"""
+"""The node process: hosts the cores, serves the wire protocol, `/healthz` and `/metrics`."""

@@ -17,29 +17,9 @@ from typing import Protocol
 
 import msgspec
 
-from millrace.core.messages import Refusal, Standing
-from millrace.types import Ack, Block, Epoch, Extent, LogId, Lsn, NodeId, Token
-
-
-class Fence(msgspec.Struct, frozen=True, array_like=True):
-    """What a seal leaves behind; survives a restart (G7)."""
-
-    epoch: Epoch
-    proposer: Token
-    standing: Standing
-
-
-class LogState(msgspec.Struct):
-    """What a store holds of one log.  All of [trim_end, contiguous_end) is written; `sparse`
-    lists what lies above the first hole, in order; `end` is above the last block."""
-
-    fence: Fence
-    trim_end: Lsn
-    contiguous_end: Lsn
-    end: Lsn
-    sparse: list[Extent]
-    blocks: int
-    bytes: int
+from millrace.core.log_state import Fence, LogState
+from millrace.core.messages import Refusal
+from millrace.types import Ack, Block, Extent, LogId, Lsn, NodeId
 
 
 class Usage(msgspec.Struct, frozen=True):

@@ -1,0 +1,253 @@
+"""Tells what was measured: a table for the terminal, Markdown and JSON for the record.
+
+The JSON holds every round, so that another question can be asked of it later; the tables hold
+medians.  Ratios above 1 mean that the row's peer is better than the one it is held against.
+"""
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.measure import Ratio, Summary, ratio, summarise
+from bench.peer import Kind
+from bench.runner import PeerResult, WorkloadResult
+from bench.workloads import Profile
+
+SCHEMA: Final = 1
+REFERENCES: Final = ("nats", "limits")
+HEADINGS: Final = (
+    "workload",
+    "peer",
+    "records/s",
+    "MB/s",
+    "p50",
+    "p99",
+    "p99.9",
+    "CPU s/GB",
+    "vs nats",
+    "vs limits",
+)
+NOTES: Final = (
+    "Medians over interleaved rounds. `vs` is the rate against that peer, paired by round: "
+    "above 1 is better.",
+    "`ack disk`: fsync on every replica before the answer (NATS: `sync_interval: always`). "
+    "`ack memory`: no fsync before the answer (NATS: its default).",
+    "The limits move one copy; three replicas on one disk share it. Their pipelined latencies "
+    "are those of a block.",
+    "A star marks a workload that the clock ended before all its records were done.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A finished run and what must be known to compare it with another."""
+
+    started: datetime
+    name: str
+    profile: Profile
+    peers: Mapping[str, str]  # Name to description.
+    failures: Mapping[str, str]
+    results: Sequence[WorkloadResult]
+    seconds: float
+
+
+def ratios(result: WorkloadResult) -> dict[str, Ratio]:
+    """Every measured peer against every measured reference, as `millrace/nats`."""
+    measured = {name: peer.samples for name, peer in result.peers.items() if peer.samples}
+    return {
+        f"{name}/{reference}": ratio(samples, measured[reference])
+        for name, samples in measured.items()
+        for reference in REFERENCES
+        if reference in measured and reference != name
+    }
+
+
+def rows(results: Sequence[WorkloadResult]) -> list[tuple[str, ...]]:
+    """The cells of the table, by HEADINGS."""
+    return [_row(result, name, peer) for result in results for name, peer in result.peers.items()]
+
+
+def _row(result: WorkloadResult, name: str, peer: PeerResult) -> tuple[str, ...]:
+    workload = result.workload.name
+    if not peer.samples:
+        return (workload, name, "failed", *[""] * (len(HEADINGS) - 3))
+    summary = summarise(peer.samples)
+    against = ratios(result)
+    compared = [_ratio_text(against.get(f"{name}/{reference}")) for reference in REFERENCES]
+    return (workload, name, *_figures(result.workload.kind, summary), *compared)
+
+
+def _figures(kind: Kind, summary: Summary) -> list[str]:
+    latencies = [_time_text(us) for us in (summary.p50_us, summary.p99_us, summary.p999_us)]
+    if kind is Kind.RESTART:
+        return ["", "", latencies[0], "", "", ""]
+    star = "*" if summary.is_cut_short else ""
+    cpu = summary.cpu_seconds_per_gigabyte
+    return [
+        f"{summary.records_per_second:,.0f}{star}",
+        _number_text(summary.megabytes_per_second),
+        *latencies,
+        "" if cpu is None else _number_text(cpu),
+    ]
+
+
+def _number_text(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _time_text(us: float | None) -> str:
+    if us is None:
+        return ""
+    if us >= 1e6:
+        return f"{us / 1e6:.2f} s"
+    return f"{us / 1e3:.2f} ms" if us >= 1e3 else f"{us:.0f} µs"
+
+
+def _ratio_text(value: Ratio | None) -> str:
+    if value is None or value.rate is None:
+        return ""
+    return f"{value.rate:.1f}×" if value.rate >= 10 else f"{value.rate:.2g}×"
+
+
+def as_json(run: Run) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "started": run.started.isoformat(timespec="seconds"),
+        "seconds": round(run.seconds, 1),
+        "name": run.name,
+        "revision": revision(),
+        "machine": machine(),
+        "profile": asdict(run.profile),
+        "peers": dict(run.peers),
+        "failures": dict(run.failures),
+        "results": [_result_json(result) for result in run.results],
+    }
+
+
+def _result_json(result: WorkloadResult) -> dict[str, Any]:
+    workload = result.workload
+    return {
+        "workload": {
+            "name": workload.name,
+            "kind": workload.kind.value,
+            "payload_bytes": workload.payload_bytes,
+            "ack": workload.ack.value,
+            "count": workload.count,
+        },
+        "peers": {name: _peer_json(peer) for name, peer in result.peers.items()},
+        "ratios": {name: asdict(value) for name, value in ratios(result).items()},
+    }
+
+
+def _peer_json(peer: PeerResult) -> dict[str, Any]:
+    return {
+        "summary": asdict(summarise(peer.samples)) if peer.samples else None,
+        "way": peer.way,
+        "tried_records_per_second": peer.tried,
+        "failure": peer.failure,
+        "rounds": [asdict(sample) for sample in peer.samples],
+    }
+
+
+def as_markdown(run: Run) -> str:
+    machine_text = ", ".join(str(value) for value in machine().values() if value)
+    lines = [
+        f"# Benchmark {run.name}, {run.started:%Y-%m-%d %H:%M}",
+        "",
+        f"{run.profile.name} run, {run.seconds:.0f} s, revision {revision() or 'unknown'}; "
+        f"{machine_text}.",
+        "",
+        *(f"- {name}: {text}" for name, text in run.peers.items()),
+        *(f"- {name} was left out: {text}" for name, text in run.failures.items()),
+        "",
+        "| " + " | ".join(HEADINGS) + " |",
+        "|---|---|" + "--:|" * (len(HEADINGS) - 2),
+        *("| " + " | ".join(row) + " |" for row in rows(run.results)),
+        "",
+        *(f"{note}\n" for note in NOTES),
+        *_tuning_lines(run.results),
+    ]
+    return "\n".join(lines)
+
+
+def _tuning_lines(results: Sequence[WorkloadResult]) -> list[str]:
+    """Which window or way each peer was measured with, and what the others gave."""
+    lines = [
+        f"- {result.workload.name}, {name}: **{peer.way}** of "
+        + ", ".join(f"{way} ({rate:,.0f}/s)" for way, rate in peer.tried.items())
+        for result in results
+        for name, peer in result.peers.items()
+        if peer.tried
+    ]
+    return ["## Windows and ways of reading that were tried", "", *lines, ""] if lines else []
+
+
+def print_table(run: Run, console: Console) -> None:
+    table = Table(title=f"Benchmark {run.name} ({run.profile.name})")
+    for number, heading in enumerate(HEADINGS):
+        table.add_column(heading, justify="left" if number < 2 else "right", no_wrap=True)
+    before = ""
+    for row in rows(run.results):
+        if before and row[0] != before:
+            table.add_section()
+        table.add_row("" if row[0] == before else row[0], *row[1:])
+        before = row[0]
+    console.print(table)
+    for note in NOTES:
+        console.print(note, style="dim", markup=False)
+    for name, text in run.failures.items():
+        console.print(f"{name} was left out: {text}", style="yellow", markup=False)
+
+
+def save(run: Run, directory: Path) -> tuple[Path, Path]:
+    """Kept by date: a later run never overwrites an earlier one."""
+    directory.mkdir(parents=True, exist_ok=True)
+    stem = f"{run.started:%Y-%m-%d-%H%M%S}-{run.name}"
+    json_path, markdown_path = directory / f"{stem}.json", directory / f"{stem}.md"
+    json_path.write_text(json.dumps(as_json(run), indent=1) + "\n")
+    markdown_path.write_text(as_markdown(run))
+    return json_path, markdown_path
+
+
+def machine() -> dict[str, str]:
+    return {
+        "processor": _processor(),
+        "cores": f"{os.cpu_count()} cores",
+        "memory": f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB",
+        "system": f"{platform.system()} {platform.release()}",
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+    }
+
+
+def _processor() -> str:
+    information = Path("/proc/cpuinfo")
+    if information.exists():
+        for line in information.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def revision() -> str:
+    """The commit that was measured; empty outside a repository."""
+    try:
+        answer = subprocess.run(
+            ["git", "describe", "--always", "--dirty"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return answer.stdout.strip()

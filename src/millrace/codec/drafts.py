@@ -1,0 +1,168 @@
+"""Drafts: the encoded body of a block whose position is not known yet.
+
+The body is encoded before the sequencer is asked, so that the time between getting positions and
+filling them is short.  It lies behind room for the header in one buffer, and `blocks.place` stamps
+the header there without moving it.  Python sequences become Arrow arrays first, by one native call
+per column; from there records and batches go the same way.
+
+Invariants:
+
+  I1  A placed buffer is never written again: a draft gives its buffer away once and copies after
+      that, because the first buffer may still wait in a send queue.
+  I2  No draft exceeds the limits on records, bytes of a record and bytes of a block, measured
+      uncompressed: every reader can hold what any writer wrote.
+"""
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace.codec.columns import HEADERS_TYPE, AnyArray, HeaderRows, Rows, encode
+from millrace.codec.compression import compress as compress_body
+from millrace.codec.header import BODY_BYTES_MAX, HEADER_BYTES, Flags, Header, checksum_of
+from millrace.errors import UsageError
+from millrace.limits import BLOCK_BYTES_MAX, BLOCK_RECORDS_MAX
+from millrace.types import NO_TOKEN, Buffer, EntryKind, Epoch, LogId, Lsn
+
+HeaderPairs = tuple[tuple[str, bytes], ...]
+
+
+class Draft:
+    """An encoded body with room for the header in front of it; its position is not known yet."""
+
+    __slots__ = ("_buffer", "_is_placed", "_template")
+
+    def __init__(self, buffer: bytearray, template: Header) -> None:
+        self._buffer = buffer
+        self._template = template
+        self._is_placed = False
+
+    @property
+    def count(self) -> int:
+        return self._template.count
+
+    @property
+    def size(self) -> int:
+        return len(self._buffer)
+
+    def take(self) -> tuple[bytearray, Header]:
+        """A buffer to stamp a header into, which nobody else was given (I1)."""
+        buffer = bytearray(self._buffer) if self._is_placed else self._buffer
+        self._is_placed = True
+        return buffer, self._template
+
+
+def draft(
+    values: Sequence[Buffer],
+    *,
+    timestamps_us: Sequence[int] | int,
+    keys: Sequence[bytes | None] | None = None,
+    headers: Sequence[HeaderPairs] | None = None,
+    compress: bool = True,
+) -> Draft:
+    count = _checked_count(len(values))
+    for name, column in (("keys", keys), ("timestamps", timestamps_us), ("headers", headers)):
+        if isinstance(column, Sequence) and len(column) != count:
+            raise UsageError(f"{len(column)} {name} were given for {count} values")
+    value_column = _column(values, pa.binary(), "values")
+    if value_column.null_count:
+        raise UsageError("a value is None; a record without a value has the value b''")
+    key_column = None if keys is None else _column(keys, pa.binary(), "keys")
+    rows = Rows(
+        count,
+        timestamps(timestamps_us, count),
+        value_column,
+        key_column if key_column is not None and key_column.null_count < count else None,
+        None if headers is None else _header_rows(headers),
+    )
+    return draft_rows(rows, compress=compress)
+
+
+def draft_rows(rows: Rows, *, compress: bool) -> Draft:
+    """What all ways of making a draft end in: columns to one buffer."""
+    _checked_count(rows.count)
+    sections = encode(rows)
+    if sections.size > BODY_BYTES_MAX:
+        raise UsageError(
+            f"{rows.count} records make a block of {sections.size + HEADER_BYTES} bytes; "
+            f"at most {BLOCK_BYTES_MAX} fit: append them in smaller batches"
+        )
+    buffer = bytearray().join([bytes(HEADER_BYTES), *sections.parts])
+    flags = Flags.NONE
+    if rows.keys is not None:
+        flags |= Flags.HAS_KEYS
+    if rows.headers is not None:
+        flags |= Flags.HAS_HEADERS
+    if compress:
+        with memoryview(buffer)[HEADER_BYTES:] as body:
+            frame = compress_body(body, sections.values)
+        if frame is not None:
+            buffer = bytearray().join([bytes(HEADER_BYTES), frame])
+            flags |= Flags.ZSTD
+    return Draft(buffer, _template(rows, flags, buffer, sections.size))
+
+
+def _template(rows: Rows, flags: Flags, buffer: bytearray, raw_size: int) -> Header:
+    oldest, newest = _bounds(rows.timestamps, rows.count)
+    return Header(
+        flags,
+        EntryKind.DATA,
+        rows.count,
+        LogId(0),
+        Lsn(0),
+        Epoch(0),
+        NO_TOKEN,
+        oldest,
+        newest,
+        len(buffer) - HEADER_BYTES,
+        raw_size,
+        checksum_of(memoryview(buffer)[HEADER_BYTES:]),
+    )
+
+
+def _bounds(timestamps: pa.Buffer, count: int) -> tuple[int, int]:
+    if count == 1:  # Spares the smallest blocks a third of their cost.
+        (only,) = memoryview(timestamps).cast("q")
+        return only, only
+    column: Any = pa.Array.from_buffers(pa.int64(), count, [None, timestamps])
+    bounds = pc.min_max(column)
+    return bounds["min"].as_py(), bounds["max"].as_py()
+
+
+def _checked_count(count: int) -> int:
+    if not 1 <= count <= BLOCK_RECORDS_MAX:
+        raise UsageError(f"a block holds 1 to {BLOCK_RECORDS_MAX} records, not {count}")
+    return count
+
+
+def _column(rows: Sequence[object], kind: Any, name: str) -> AnyArray:
+    try:
+        column: AnyArray | pa.ChunkedArray[Any] = pa.array(rows, type=kind)
+    except (pa.ArrowException, TypeError, ValueError) as refused:
+        raise UsageError(f"{name} must be {kind}: {refused}") from refused
+    if isinstance(column, pa.ChunkedArray):  # More than 2 GiB.
+        raise UsageError(f"{name} exceed a block of {BLOCK_BYTES_MAX} bytes")
+    return column
+
+
+def timestamps(timestamps_us: Sequence[int] | int, count: int) -> pa.Buffer:
+    try:
+        if isinstance(timestamps_us, int):
+            return pa.py_buffer(array("q", (timestamps_us,)) * count)
+        return pa.py_buffer(array("q", timestamps_us))
+    except (TypeError, OverflowError) as refused:
+        raise UsageError(f"timestamps must be 64-bit microseconds: {refused}") from refused
+
+
+def _header_rows(headers: Sequence[HeaderPairs]) -> HeaderRows | None:
+    column: Any = _column(headers, HEADERS_TYPE, "headers")
+    entries = column.values
+    if column.null_count or entries.field(1).null_count:
+        raise UsageError("a header value or a record's headers are None")
+    if len(entries) == 0:
+        return None
+    offsets = column.buffers()[1].slice(0, (len(column) + 1) * 4)
+    return HeaderRows(offsets, entries.field(0), entries.field(1))

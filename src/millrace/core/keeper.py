@@ -1,0 +1,101 @@
+"""What the keeper of a cluster does about its logs.
+
+One node holds the keeper's lease.  Every round it looks at the projections and at who is alive
+and plans at most one step for each log; the steps are safe whoever takes them, so a keeper that
+has lost its lease without noticing does no harm.
+"""
+
+from collections.abc import Collection, Iterable
+from enum import Enum
+
+import msgspec
+
+from millrace.core.messages import Learn, Learned
+from millrace.core.procedure import ClusterView, Procedure, ask
+from millrace.core.projection import Projection, ReconfigureReason
+from millrace.types import Epoch, LogId, NodeId, NodeInfo, Role
+
+LEARN_TIMEOUT_MS = 600_000
+LEARN_ROUNDS_MAX = 8
+CLOSE_ENOUGH = 1_024  # Positions left for the reconciliation to copy, while the log waits.
+
+
+class StepKind(Enum):
+    SHRINK = "shrink"  # Take dead nodes out of the chain.
+    REPLACE_SEQUENCER = "replace_sequencer"
+    GROW = "grow"  # Let a node learn, then add it.
+
+
+class Step(msgspec.Struct, frozen=True):
+    kind: StepKind
+    log: LogId
+    epoch: Epoch
+    nodes: tuple[NodeId, ...]
+    reason: ReconfigureReason
+
+
+def plan(
+    projections: Iterable[Projection],
+    view: ClusterView,
+    unusable: Collection[NodeId] = (),
+) -> list[Step]:
+    """`unusable` nodes are alive but must not take new chains, for example because they are
+    full."""
+    steps = []
+    for projection in projections:
+        step = _plan_one(projection, view, unusable)
+        if step is not None:
+            steps.append(step)
+    return steps
+
+
+def _plan_one(
+    projection: Projection, view: ClusterView, unusable: Collection[NodeId]
+) -> Step | None:
+    dead = tuple(node for node in projection.chain if node not in view.live)
+    log, epoch = projection.log, projection.epoch
+    if dead and len(dead) < len(projection.chain):
+        return Step(StepKind.SHRINK, log, epoch, dead, ReconfigureReason.UNREACHABLE)
+    if projection.sequencer not in view.live and not dead:
+        nodes = (projection.sequencer,)
+        reason = ReconfigureReason.SEQUENCER_LOST
+        return Step(StepKind.REPLACE_SEQUENCER, log, epoch, nodes, reason)
+    if not dead and projection.is_degraded:
+        learner = choose_learner(projection, view, unusable)
+        if learner is not None:
+            return Step(StepKind.GROW, log, epoch, (learner,), ReconfigureReason.GROWN)
+    return None
+
+
+def choose_learner(
+    projection: Projection, view: ClusterView, unusable: Collection[NodeId]
+) -> NodeId | None:
+    """A live storage node outside the chain, in a rack the chain does not have if possible;
+    logs begin at different nodes so that the work spreads."""
+    racks = {node.location for node in view.nodes if node.id in projection.chain}
+
+    def able(node: NodeInfo) -> bool:
+        is_free = node.id not in projection.chain and node.id not in unusable
+        return is_free and node.id in view.live and Role.STORAGE in node.roles
+
+    able_nodes = sorted((node for node in view.nodes if able(node)), key=lambda node: node.id)
+    if not able_nodes:
+        return None
+    start = projection.log % len(able_nodes)
+    ring = able_nodes[start:] + able_nodes[:start]
+    return next((node.id for node in ring if node.location not in racks), ring[0].id)
+
+
+def teach(projection: Projection, learner: NodeId) -> Procedure[Learned | str]:
+    """Let `learner` copy the log until little is left; the reason if it could not."""
+    request = Learn(projection.log, projection.epoch, projection.tail)
+    before = 0
+    rounds = 0
+    while True:
+        answer = yield from ask(learner, request, LEARN_TIMEOUT_MS)
+        if not isinstance(answer, Learned):
+            return f"node {learner} could not learn: {answer}"
+        rounds += 1
+        if answer.contiguous_end - before <= CLOSE_ENOUGH or rounds >= LEARN_ROUNDS_MAX:
+            return answer
+        before = answer.contiguous_end

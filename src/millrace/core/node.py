@@ -1,0 +1,171 @@
+"""A node's core: routes requests to the chain nodes, sequencers and streams it hosts.
+
+The shell (a process, or the simulator) performs the effects in order and reports back through
+`settled`, `store_failed`, `sent`, `broke` and `session_closed`.  A log's state is opened on first
+use.
+"""
+
+from collections.abc import Callable
+
+from millrace.core.chain_node import ChainNode
+from millrace.core.effects import DropLog, NodeEffect, Reply, RunLearn, SendBlocks, Settle, Ticket
+from millrace.core.log_state import LogState
+from millrace.core.messages import (
+    Admit,
+    BeginLearn,
+    Bootstrap,
+    Describe,
+    Drop,
+    Dropped,
+    Fetch,
+    Fill,
+    FindSize,
+    FindTime,
+    Index,
+    Learn,
+    Message,
+    Next,
+    Peek,
+    Read,
+    Refusal,
+    Refused,
+    Revise,
+    Seal,
+    Start,
+    Stop,
+    Trim,
+    Window,
+    Write,
+)
+from millrace.core.send_streams import SendStreams
+from millrace.core.sequencer import Sequencer
+from millrace.types import Ack, LogId, Lsn
+
+OpenLog = Callable[[LogId], LogState | None]
+_DROP_NUMBER = 0  # A drop settles nothing that a chain node tracks.
+
+
+class NodeCore:
+    def __init__(self, open_log: OpenLog) -> None:
+        self._open_log = open_log
+        self._chains: dict[LogId, ChainNode] = {}
+        self._sequencers: dict[LogId, Sequencer] = {}
+        self._streams = SendStreams()
+        self.refuse_writes: Refusal | None = None  # Kept up to date by the shell.
+
+    def chain(self, log: LogId) -> ChainNode:
+        chain = self._chains.get(log)
+        if chain is None:
+            chain = self._chains[log] = ChainNode(log, self._open_log(log))
+        return chain
+
+    def sequencer(self, log: LogId) -> Sequencer:
+        sequencer = self._sequencers.get(log)
+        if sequencer is None:
+            sequencer = self._sequencers[log] = Sequencer()
+        return sequencer
+
+    def handle(self, ticket: Ticket, message: Message) -> list[NodeEffect]:
+        match message:
+            case Write() | Read() | Fill() | Trim() | Index() | Fetch() | Seal() | Admit():
+                return self._chain_step(ticket, message)
+            case Next(log, epoch, count):
+                return [Reply(ticket, self.sequencer(log).next(epoch, count))]
+            case Peek(log, epoch, around):
+                return [Reply(ticket, self.sequencer(log).peek(epoch, around))]
+            case Window():
+                return self._widen(ticket[0], message)
+            case Start():
+                return self._start(ticket, message)
+            case Stop(stream):
+                self._streams.stop(ticket[0], stream)
+                return []
+            case Describe() | FindTime() | FindSize() | BeginLearn() | Revise():
+                return self._chain_step(ticket, message)
+            case Bootstrap(log, epoch, next_lsn):
+                return [Reply(ticket, self.sequencer(log).bootstrap(epoch, next_lsn))]
+            case Learn(log, epoch, source):
+                return [RunLearn(ticket, log, epoch, source)]
+            case Drop(log):
+                return self._drop(ticket, log)
+        detail = f"a node does not answer {type(message).__name__}"
+        return [Reply(ticket, Refused(Refusal.BAD_REQUEST, detail=detail))]
+
+    def settled(self, settle: Settle) -> list[NodeEffect]:
+        """The mutations before `settle` are safe: answer, and serve readers that waited."""
+        effects: list[NodeEffect] = [Reply(settle.ticket, settle.message)]
+        chain = self._chains.get(settle.log)
+        if chain is not None:
+            chain.settled(settle.number)
+            effects += self._streams.advanced(chain)
+        return effects
+
+    def store_failed(self, settle: Settle, reason: Refusal, detail: str) -> list[NodeEffect]:
+        """The mutations before `settle` were not kept: refuse, and go by what the store has."""
+        chain = self.chain(settle.log)
+        chain.settled(settle.number)
+        state = self._open_log(settle.log)
+        if state is not None:
+            chain.reload(state)
+        return [Reply(settle.ticket, Refused(reason, chain.fence.epoch, detail))]
+
+    def sent(self, order: SendBlocks, next_lsn: Lsn, sent_bytes: int) -> list[NodeEffect]:
+        stream = self._streams.find(order.session, order.stream, order.version)
+        if stream is None:
+            return []
+        return self._streams.sent(stream, next_lsn, sent_bytes, self.chain(order.log))
+
+    def broke(self, order: SendBlocks, detail: str) -> list[NodeEffect]:
+        stream = self._streams.find(order.session, order.stream, order.version)
+        return [] if stream is None else self._streams.broke(stream, self.chain(order.log), detail)
+
+    def session_closed(self, session: int) -> None:
+        self._streams.close_session(session)
+
+    def _chain_step(
+        self,
+        ticket: Ticket,
+        message: Write
+        | Read
+        | Fill
+        | Trim
+        | Index
+        | Fetch
+        | Seal
+        | Admit
+        | Describe
+        | FindTime
+        | FindSize
+        | BeginLearn
+        | Revise,
+    ) -> list[NodeEffect]:
+        chain = self.chain(message.log)
+        before = chain.fence.epoch
+        chain.refuse_writes = self.refuse_writes
+        effects = chain.step(ticket, message)
+        if chain.fence.epoch != before:
+            effects += self._streams.fenced(chain)
+        return effects
+
+    def _start(self, ticket: Ticket, start: Start) -> list[NodeEffect]:
+        chain = self.chain(start.log)
+        refusal = chain.refuse(start.epoch)
+        if refusal is not None:
+            return [Reply(ticket, refusal)]
+        if start.first < 1 or start.end <= start.first:
+            refused = Refused(Refusal.BAD_REQUEST, start.epoch, "an empty range")
+            return [Reply(ticket, refused)]
+        return self._streams.start(ticket, start, chain)
+
+    def _widen(self, session: int, window: Window) -> list[NodeEffect]:
+        stream = self._streams.find(session, window.stream, window.version)
+        if stream is None:
+            return []
+        return self._streams.widen(stream, window.credit_bytes, self.chain(stream.log))
+
+    def _drop(self, ticket: Ticket, log: LogId) -> list[NodeEffect]:
+        chain = self._chains.pop(log, None)
+        ended = [] if chain is None else self._streams.fenced(chain)
+        self._sequencers.pop(log, None)
+        settle = Settle(log, _DROP_NUMBER, Ack.DISK, ticket, Dropped())
+        return [*ended, DropLog(log), settle]

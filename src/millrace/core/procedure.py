@@ -1,0 +1,141 @@
+"""How the core asks the world for something: procedures.
+
+A procedure is a generator.  It yields an effect and is sent its answer; what it returns is its
+result.  So a protocol with many steps reads from top to bottom, and is still pure: a driver with
+sockets runs it in `runtime/driver.py`, a driver with virtual time in `sim/`, and a text file in
+`scenario/`.  A driver whose time for the operation is up throws DeadlinePassed into it.
+"""
+
+from collections.abc import Generator, Sequence
+from enum import Enum
+from typing import Any, TypeVar
+
+import msgspec
+
+from millrace.core.messages import Message
+from millrace.core.projection import Projection, ReconfigureReason
+from millrace.types import Epoch, LogId, NodeId, NodeInfo
+
+T = TypeVar("T")
+Procedure = Generator["Effect", Any, T]
+
+
+class DeadlinePassed(Exception):
+    """Thrown into a procedure whose time is up."""
+
+
+class FailureKind(Enum):
+    """Why there is no answer.  The request may have been carried out in every case but the
+    first two."""
+
+    UNKNOWN_NODE = "unknown_node"
+    CONNECT = "connect"
+    LOST = "lost"
+    TIMED_OUT = "timed_out"
+
+
+class Failure(msgspec.Struct, frozen=True):
+    kind: FailureKind
+    detail: str = ""
+
+    @property
+    def is_definite(self) -> bool:
+        return self.kind in (FailureKind.UNKNOWN_NODE, FailureKind.CONNECT)
+
+
+Answer = Message | Failure
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """One request; answered with an Answer."""
+
+    node: NodeId
+    message: Message
+    timeout_ms: int = 0  # 0: the driver's default.
+
+
+class AskAll(msgspec.Struct, frozen=True):
+    """Requests in parallel; answered with a list of Answers in the same order."""
+
+    asks: Sequence[Ask]
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """Wait; the driver adds jitter, so that competing clients do not stay in step."""
+
+    ms: int
+
+
+class ReadProjection(msgspec.Struct, frozen=True):
+    """From the repository; answered with (Projection | None, version) or a Failure."""
+
+    log: LogId
+
+
+class ReplaceProjection(msgspec.Struct, frozen=True):
+    """Compare-and-set; answered with True, False (somebody else was first) or a Failure."""
+
+    projection: Projection
+    expected: int
+
+
+class Refresh(msgspec.Struct, frozen=True):
+    """Give me the repository's projection, noting that nodes are at `epoch`; answered with a
+    Projection or a Failure."""
+
+    log: LogId
+    epoch: Epoch
+
+
+class Reconfigure(msgspec.Struct, frozen=True):
+    """Change the chain of `seen` because of `suspects`; answered with the Projection that
+    stands afterwards, or a Failure.  The driver runs one at a time for each log."""
+
+    seen: Projection
+    suspects: frozenset[NodeId]
+    reason: ReconfigureReason
+
+
+class ListNodes(msgspec.Struct, frozen=True):
+    """Answered with ClusterView or a Failure."""
+
+
+class ClusterView(msgspec.Struct, frozen=True):
+    nodes: tuple[NodeInfo, ...]
+    live: frozenset[NodeId]
+
+
+class Note(msgspec.Struct, frozen=True):
+    """Something worth a log line and a counter; answered with None at once."""
+
+    event: str
+    fields: dict[str, object]
+
+
+Effect = (
+    Ask
+    | AskAll
+    | Pause
+    | ReadProjection
+    | ReplaceProjection
+    | Refresh
+    | Reconfigure
+    | ListNodes
+    | Note
+)
+
+
+def ask(node: NodeId, message: Message, timeout_ms: int = 0) -> Procedure[Answer]:
+    answer: Answer = yield Ask(node, message, timeout_ms)
+    return answer
+
+
+def ask_all(asks: Sequence[Ask]) -> Procedure[list[Answer]]:
+    if not asks:
+        return []
+    answers: list[Answer] = yield AskAll(asks)
+    return answers
+
+
+def note(event: str, **fields: object) -> Procedure[None]:
+    yield Note(event, fields)

@@ -1,0 +1,102 @@
+"""Requests of ours that wait for their answers on one connection.
+
+Asking is the hot path, timing out is rare: an ask costs a dictionary entry and a comparison.
+One timer stands at the earliest deadline known when it was set; when it fires, all are looked at.
+
+  I1  Each future is settled once: by its answer, its deadline or the loss of the connection.
+  I2  At most `limit` requests wait.
+  I3  An answer to a request that no longer waits is late: it is ignored.  An answer to a request
+      that was never made is the peer's error.
+"""
+
+import asyncio
+from typing import Final
+
+from millrace.codec.frames import REQUEST_ID_MAX
+from millrace.core.messages import Message
+from millrace.errors import ConnectionLost, NoAnswer, TooManyRequests
+
+TIMER_STEP_S: Final = 0.002  # Deadlines closer together than this are looked at together.
+
+
+class Asks:
+    def __init__(self, loop: asyncio.AbstractEventLoop, limit: int, address: str) -> None:
+        self._loop = loop
+        self._limit = limit
+        self._address = address
+        self._waiting: dict[int, tuple[asyncio.Future[Message], float, str]] = {}
+        self._last_id = 0
+        self._has_wrapped = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_s = float("inf")
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def check_room(self) -> None:
+        if len(self._waiting) >= self._limit:
+            raise TooManyRequests(
+                f"{self._limit} requests wait for answers of {self._address}: wait for some"
+            )
+
+    def next_id(self) -> int:
+        while True:
+            self._last_id += 1
+            if self._last_id > REQUEST_ID_MAX:
+                self._last_id = 1
+                self._has_wrapped = True
+            if self._last_id not in self._waiting:
+                return self._last_id
+
+    def add(self, request_id: int, name: str, timeout_ms: int) -> asyncio.Future[Message]:
+        """The future of the answer to the request `name` that was just sent."""
+        future: asyncio.Future[Message] = self._loop.create_future()
+        deadline_s = self._loop.time() + timeout_ms / 1000
+        self._waiting[request_id] = (future, deadline_s, name)
+        if deadline_s < self._timer_at_s:
+            self._set_timer(deadline_s)
+        return future
+
+    def was_issued(self, request_id: int) -> bool:
+        return self._has_wrapped or request_id <= self._last_id
+
+    def settle(self, request_id: int, message: Message) -> bool:
+        """Whether somebody waited for this answer."""
+        found = self._waiting.pop(request_id, None)
+        if found is None:
+            return False
+        if not found[0].done():  # Its owner may have cancelled it.
+            found[0].set_result(message)
+        return True
+
+    def fail_all(self, reason: str) -> None:
+        self._cancel_timer()
+        waiting, self._waiting = self._waiting, {}
+        for future, _, name in waiting.values():
+            if not future.done():
+                future.set_exception(
+                    ConnectionLost(f"{name} to {self._address}: connection lost ({reason})")
+                )
+
+    def _expire(self) -> None:
+        self._cancel_timer()
+        now_s = self._loop.time()
+        due = [key for key, entry in self._waiting.items() if entry[1] <= now_s]
+        for request_id in due:
+            future, _, name = self._waiting.pop(request_id)
+            if not future.done():
+                future.set_exception(NoAnswer(f"{name}: no answer from {self._address} in time"))
+        if self._waiting:
+            nearest_s = min(entry[1] for entry in self._waiting.values())
+            self._set_timer(max(nearest_s, now_s + TIMER_STEP_S))
+
+    def _set_timer(self, at_s: float) -> None:
+        self._cancel_timer()
+        self._timer_at_s = at_s
+        self._timer = self._loop.call_at(at_s, self._expire)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        self._timer_at_s = float("inf")

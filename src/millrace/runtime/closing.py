@@ -1,0 +1,32 @@
+"""Why a connection ends: one word for each cause, the same in Goodbye, metrics and logs."""
+
+from enum import StrEnum
+from typing import Final
+
+
+class CloseReason(StrEnum):
+    CLOSED = "closed"  # This side or the peer has no more use for it.
+    STOPPING = "stopping"  # The process is going down in order.
+    PEER_CLOSED = "peer_closed"  # End of stream without a Goodbye: the peer's process died.
+    LOST = "lost"  # The system reports that the connection is broken.
+    DEAD_PEER = "dead_peer"  # Not one byte for too long.
+    SLOW_PEER = "slow_peer"  # It takes so little that too much waits for it.
+    NO_HELLO = "no_hello"
+    VERSION = "version"
+    WRONG_CLUSTER = "wrong_cluster"
+    PROTOCOL = "protocol"
+    CORRUPT_BLOCK = "corrupt_block"
+    TOO_MANY_REQUESTS = "too_many_requests"
+    TOO_MANY_CONNECTIONS = "too_many_connections"
+    OTHER = "other"  # Counters only: a word of the peer's that is not in this list.
+
+
+MISMATCHES: Final = frozenset({CloseReason.VERSION, CloseReason.WRONG_CLUSTER})
+
+
+def counted_as(code: str) -> CloseReason:
+    """Keeps the counters bounded whatever codes a peer invents."""
+    try:
+        return CloseReason(code)
+    except ValueError:
+        return CloseReason.OTHER

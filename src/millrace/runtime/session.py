@@ -1,0 +1,417 @@
+"""One connection between two processes: asks, answers, one-way messages, and its end.
+
+A session is the asyncio protocol itself: between the socket and the handler stands one object
+and no task, queue or future per message.  Both sides say Hello first; Ping, Pong and Goodbye are
+handled here and never reach the handler.
+
+  I1  The handler sees opened, then any number of received and writable, then closed: each session
+      that was opened is closed once, and nothing is received after closed or after `close`.
+  I2  Every ask is settled; every `release` that was accepted is called once (runtime/send.py).
+  I3  Whatever a peer sends or fails to send costs it its own connection and nobody else's.
+  I4  Memory per connection is bounded: what waits to be sent, what was asked in both directions,
+      what is half received.
+  I5  A Goodbye is followed by an end of stream, and what the peer still sends is read and thrown
+      away for a while: otherwise the system would reset the connection and the peer might never
+      read why.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from enum import Enum
+from typing import Final, Protocol, cast
+
+from millrace.codec.frames import FrameHeader, UnknownVersion, decode, encode
+from millrace.core.messages import Goodbye, Hello, Message, Ping, Pong
+from millrace.errors import CorruptBlock, NotConnected, ProtocolError
+from millrace.runtime.asks import Asks
+from millrace.runtime.closing import CloseReason
+from millrace.runtime.conditions import TransportCounters, TransportSettings
+from millrace.runtime.receive import FrameReceiver
+from millrace.runtime.send import Release, SendQueue
+
+_ids: Final = itertools.count(1)
+_NOBODY: Final = Hello(version=0)
+
+
+class Handler(Protocol):
+    """Called on the loop, in order; must not block."""
+
+    def opened(self, session: "Session") -> None: ...
+
+    def received(self, session: "Session", request_id: int, message: Message) -> None:
+        """`request_id` 0: one-way; otherwise `session.answer` is due."""
+
+    def writable(self, session: "Session") -> None:
+        """`is_writable` is true again."""
+
+    def closed(self, session: "Session", reason: str) -> None:
+        """`reason` is a CloseReason or the peer's code; `session.close_detail` says more."""
+
+
+class _State(Enum):
+    GREETING = 0  # Waiting for the peer's Hello.
+    OPEN = 1
+    CLOSING = 2  # Goodbye is on its way out.
+    CLOSED = 3
+
+
+class Session(asyncio.BufferedProtocol):
+    """Made by `transport.dial` and `transport.listen`."""
+
+    def __init__(
+        self,
+        hello: Hello,
+        handler: Handler,
+        settings: TransportSettings,
+        counters: TransportCounters,
+        on_lost: Callable[["Session"], None] | None = None,
+    ) -> None:
+        self.id = next(_ids)
+        self.peer = _NOBODY
+        self.address = ""
+        self.is_writable = True
+        self.close_code = ""
+        self.close_detail = ""
+        self._hello = hello
+        self._handler = handler
+        self._settings = settings
+        self._counters = counters
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._state = _State.GREETING
+        self._is_connected = False
+        self._was_opened = False
+        self._is_paused = False
+        self._is_in_callback = False
+        self._is_flush_due = False
+        self._unanswered: set[int] = set()
+        self._heard_s = self._loop.time()
+        self._pinged_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._receiver = FrameReceiver(self._deliver, self._refuse)
+        self._transport: asyncio.Transport
+        self._queue: SendQueue
+        self._asks: Asks
+        self._greeted: asyncio.Future[None] = self._loop.create_future()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+
+    @property
+    def is_open(self) -> bool:
+        return self._state is _State.OPEN
+
+    @property
+    def send_buffer_bytes(self) -> int:
+        """What waits to be taken by the system."""
+        return self._queue.waiting_bytes
+
+    def ask(self, message: Message, timeout_ms: int) -> asyncio.Future[Message]:
+        """The answer; a Refused is an answer like any other.  Raises NotConnected or
+        TooManyRequests when nothing was sent; the future fails with ConnectionLost or NoAnswer
+        when the request may have been done."""
+        if self._state is not _State.OPEN:
+            raise NotConnected(
+                f"{type(message).__name__}: connection to {self.address} is closed"
+                f" ({self.close_code})"
+            )
+        asks = self._asks
+        asks.check_room()
+        request_id = asks.next_id()
+        buffers = encode(message, request_id)
+        future = asks.add(request_id, type(message).__name__, timeout_ms)
+        self._counters.round_trips += 1
+        self._put(buffers, None)
+        return future
+
+    def tell(self, message: Message, release: Release | None = None) -> None:
+        """Send one way.  `release` is called once, perhaps before this returns, when the bytes of
+        the message's blocks are no longer needed; not if this raises.  A closed connection
+        drops the message."""
+        self._send(message, 0, False, release)
+
+    def answer(self, request_id: int, message: Message, release: Release | None = None) -> None:
+        """Answer a request received; `release` as in `tell`."""
+        if self._state is _State.OPEN:
+            assert request_id in self._unanswered, f"request {request_id} has no answer due"
+            self._send(message, request_id, True, release)
+            self._unanswered.discard(request_id)
+        elif release is not None:
+            release()
+
+    def pause_receiving(self) -> None:
+        """Take nothing more from the socket.  What has already been received (at most a scratch
+        buffer of small frames) is still delivered."""
+        if not self._is_paused and self._state is _State.OPEN:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def resume_receiving(self) -> None:
+        if self._is_paused and self._state is not _State.CLOSED:
+            self._is_paused = False
+            self._heard_s = self._loop.time()  # The silence was ours.
+            self._transport.resume_reading()
+
+    def close(self, code: str = CloseReason.CLOSED, detail: str = "") -> None:
+        """Say Goodbye, send what waits, and end.  Nothing more is received; asks fail now."""
+        if self._state in (_State.CLOSING, _State.CLOSED):
+            return
+        self._begin_end(code, detail)
+        self._state = _State.CLOSING
+        self.resume_receiving()  # Keeps I5.
+        self._put(encode(Goodbye(str(code), detail)), None)
+        self._set_timer(self._settings.linger_ms / 1000, self._transport.abort)
+        if not self._is_in_callback:
+            self._flush()
+
+    async def wait_greeted(self) -> None:
+        """Until the session is open or has failed to open; `is_open` tells which."""
+        await asyncio.shield(self._greeted)
+
+    async def wait_closed(self) -> None:
+        await asyncio.shield(self._ended)
+
+    def end(self, code: str, detail: str) -> None:
+        """End at once, without a word: the peer would not hear it."""
+        if self._state is not _State.CLOSED and self._is_connected:
+            self._begin_end(code, detail)
+            self._state = _State.CLOSING
+            self._transport.abort()
+        else:
+            self._state = _State.CLOSED
+
+    # -- Sending ------------------------------------------------------------------------------
+
+    def _send(
+        self, message: Message, request_id: int, is_answer: bool, release: Release | None
+    ) -> None:
+        if self._state is _State.OPEN:
+            self._put(encode(message, request_id, is_answer), release)
+        elif release is not None:
+            release()
+
+    def _put(self, buffers: list[bytes | bytearray | memoryview], release: Release | None) -> None:
+        queue = self._queue
+        queue.put(buffers, release)
+        self._counters.frames_out += 1
+        if not self._is_in_callback and not self._is_flush_due and queue.wants_flush:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
+        if queue.waiting_bytes > self._settings.send_buffer_bytes_high:
+            self.is_writable = False
+            if queue.waiting_bytes > self._settings.send_buffer_bytes_max:
+                self.end(
+                    CloseReason.SLOW_PEER, f"{queue.waiting_bytes} bytes wait for {self.address}"
+                )
+
+    def _flush(self) -> None:
+        self._is_flush_due = False
+        if self._state is _State.CLOSED:
+            return
+        self._queue.flush()
+        if self._state is _State.CLOSING:
+            self._end_stream_when_sent()
+
+    def _taken(self, size: int) -> None:
+        self._counters.bytes_out += size
+        if self._state is _State.CLOSING:
+            self._set_timer(self._settings.linger_ms / 1000, self._transport.abort)
+        elif (
+            not self.is_writable
+            and self._queue.waiting_bytes <= self._settings.send_buffer_bytes_high // 2
+        ):
+            self.is_writable = True
+            self._handler.writable(self)
+
+    def _end_stream_when_sent(self) -> None:
+        if self._queue.is_empty and not self._transport.is_closing():
+            self._transport.write_eof()
+
+    def pause_writing(self) -> None:
+        self._queue.block()
+
+    def resume_writing(self) -> None:
+        # The peer's system made room: a sign of life, though no byte came from it.
+        self._heard_s = self._loop.time()
+        self._queue.unblock()
+        if self._state is _State.CLOSING:
+            self._end_stream_when_sent()
+
+    # -- Receiving ----------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._is_connected = True
+        self.address = _address_of(transport.get_extra_info("peername"))
+        self._queue = SendQueue(self._transport, self._taken)
+        self._asks = Asks(self._loop, self._settings.requests_in_flight_max, self.address)
+        if self._state is _State.CLOSED:  # Whoever dialled gave up in the same instant.
+            self._state = _State.GREETING
+            self.end(CloseReason.CLOSED, "given up while connecting")
+            return
+        self._put(encode(self._hello), None)
+        self._set_timer(self._settings.hello_ms / 1000, self._no_hello)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receiver.next_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._heard_s = self._loop.time()
+        self._counters.bytes_in += nbytes
+        # Answers given while frames are cut leave together when all are cut.
+        self._is_in_callback = True
+        try:
+            self._receiver.received(nbytes)
+        finally:
+            self._is_in_callback = False
+        if self._state is _State.CLOSING or self._queue.wants_flush:
+            self._flush()
+
+    def _deliver(self, header: FrameHeader, body: memoryview) -> None:
+        self._counters.frames_in += 1
+        try:
+            message = decode(header, body)
+        except (ProtocolError, CorruptBlock) as error:
+            self._refuse(error)
+            return
+        if self._state is _State.GREETING:
+            self._greet(message)
+        elif header.is_answer:
+            self._settle(header.request_id, message)
+        elif header.request_id:
+            self._request(header.request_id, message)
+        else:
+            self._one_way(message)
+
+    def _settle(self, request_id: int, message: Message) -> None:
+        if self._asks.settle(request_id, message):
+            return
+        if self._asks.was_issued(request_id):
+            self._counters.late_answers += 1
+        else:
+            self.close(CloseReason.PROTOCOL, f"an answer to request {request_id}, never asked")
+
+    def _request(self, request_id: int, message: Message) -> None:
+        unanswered = self._unanswered
+        if request_id in unanswered:
+            self.close(CloseReason.PROTOCOL, f"request id {request_id} used twice")
+            return
+        if len(unanswered) >= self._settings.requests_in_flight_max:
+            self.close(CloseReason.TOO_MANY_REQUESTS, f"{len(unanswered)} requests are unanswered")
+            return
+        unanswered.add(request_id)
+        self._handler.received(self, request_id, message)
+
+    def _one_way(self, message: Message) -> None:
+        match message:
+            case Ping():
+                self._send(Pong(), 0, False, None)
+            case Pong():
+                pass
+            case Goodbye(code=code, detail=detail):
+                self.end(code, detail)
+            case Hello():
+                self.close(CloseReason.PROTOCOL, "a second Hello")
+            case _:
+                self._handler.received(self, 0, message)
+
+    def _refuse(self, error: ProtocolError | CorruptBlock) -> None:
+        if isinstance(error, UnknownVersion):
+            self.close(CloseReason.VERSION, str(error))
+        elif isinstance(error, CorruptBlock):
+            self.close(CloseReason.CORRUPT_BLOCK, str(error))
+        else:
+            self.close(CloseReason.PROTOCOL, str(error))
+
+    # -- Beginning, keeping alive, ending -----------------------------------------------------
+
+    def _greet(self, message: Message) -> None:
+        if isinstance(message, Goodbye):
+            self.end(message.code, message.detail)
+            return
+        if not isinstance(message, Hello):
+            self.close(CloseReason.PROTOCOL, f"{type(message).__name__} came before Hello")
+            return
+        self.peer = message
+        ours = self._hello
+        if message.version != ours.version:
+            self.close(
+                CloseReason.VERSION,
+                f"one side speaks version {ours.version} of the protocol, the other "
+                f"{message.version}: upgrade the older one",
+            )
+        elif message.cluster and ours.cluster and message.cluster != ours.cluster:
+            self.close(
+                CloseReason.WRONG_CLUSTER,
+                f"one side belongs to cluster {ours.cluster!r}, the other to {message.cluster!r}",
+            )
+        else:
+            self._open()
+
+    def _open(self) -> None:
+        self._state = _State.OPEN
+        self._was_opened = True
+        self._counters.connections += 1
+        self._counters.connections_opened += 1
+        self._set_timer(self._settings.keep_alive_ms / 1000, self._keep_alive)
+        if not self._greeted.done():
+            self._greeted.set_result(None)
+        self._handler.opened(self)
+
+    def _no_hello(self) -> None:
+        self.close(CloseReason.NO_HELLO, f"no Hello within {self._settings.hello_ms} ms")
+
+    def _keep_alive(self) -> None:
+        keep_alive_s = self._settings.keep_alive_ms / 1000
+        silence_s = self._loop.time() - self._heard_s
+        if self._is_paused:
+            # Unread Pings of the peer would make us look dead: give a sign of life unasked.
+            self._send(Pong(), 0, False, None)
+            self._set_timer(keep_alive_s, self._keep_alive)
+        elif silence_s >= self._settings.dead_peer_ms / 1000 and self._pinged_s > self._heard_s:
+            # Without a Ping it was perhaps this process that slept, and the bytes are there.
+            self.end(CloseReason.DEAD_PEER, f"not a byte for {silence_s:.1f} s")
+        elif silence_s >= keep_alive_s:
+            self._pinged_s = self._loop.time()
+            self._send(Ping(), 0, False, None)
+            self._set_timer(keep_alive_s, self._keep_alive)
+        else:
+            self._set_timer(keep_alive_s - silence_s, self._keep_alive)
+
+    def _begin_end(self, code: str, detail: str) -> None:
+        if not self.close_code:
+            self.close_code, self.close_detail = str(code), detail
+        self._receiver.discard()
+        self._asks.fail_all(self.close_code)
+        self._unanswered.clear()
+
+    def eof_received(self) -> bool:
+        self.end(CloseReason.PEER_CLOSED, "the peer ended the connection")
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._begin_end(CloseReason.LOST, str(exc) if exc else "")
+        self._state = _State.CLOSED
+        if self._timer is not None:
+            self._timer.cancel()
+        self._queue.drop()
+        self._counters.count_close(self.close_code)
+        for future in (self._greeted, self._ended):
+            if not future.done():
+                future.set_result(None)
+        if self._on_lost is not None:
+            self._on_lost(self)
+        if self._was_opened:
+            self._counters.connections -= 1
+            self._handler.closed(self, self.close_code)
+
+    def _set_timer(self, delay_s: float, callback: Callable[[], None]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(delay_s, callback)
+
+
+def _address_of(peername: object) -> str:
+    if isinstance(peername, tuple) and len(peername) >= 2:
+        host, port = peername[0], peername[1]
+        return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+    return str(peername or "")

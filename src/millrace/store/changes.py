@@ -1,0 +1,288 @@
+"""The mutations a store takes, and what each does inside a transaction.
+
+The owner of the store queues them; the committer applies a batch of them to one LMDB transaction.
+Rows of logs are worked on as copies and written once per batch.
+
+Invariants:
+
+  I1  A batch that is not committed leaves no trace: neither on disk nor in the rows.
+  I2  Without its blocks a batch still does all else it was asked (contract, I3), and marks DIRTY
+      the logs that thereby lose blocks which may have been acknowledged from memory.
+  I3  Blocks are deleted in bounded portions; the trim point or the end of a dropped log becomes
+      durable no later than the first of these deletions.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import lmdb
+import msgspec
+
+from millrace.core.log_state import Fence
+from millrace.core.messages import Standing
+from millrace.limits import RECLAIM_TIME_MS
+from millrace.store.layout import (
+    LogRow,
+    Tables,
+    block_key,
+    decode_entry,
+    encode,
+    number_key,
+    split_block_key,
+)
+from millrace.store.open_log import OpenLog
+from millrace.store.tail import TailEntry
+from millrace.types import Ack, LogId, Lsn
+
+CLOCK_STRIDE_BLOCKS: Final = 16  # Blocks deleted between two looks at the clock.
+
+
+class Create(msgspec.Struct, frozen=True):
+    log: OpenLog
+
+
+class PutBlock(msgspec.Struct, frozen=True):
+    log: OpenLog
+    entry: TailEntry
+    is_marking: bool  # The first memory-acknowledged block of its log sets the flag (I4).
+
+
+class SetFence(msgspec.Struct, frozen=True):
+    log: OpenLog
+    fence: Fence
+
+
+class Trim(msgspec.Struct, frozen=True):
+    log: OpenLog
+    end: Lsn
+
+
+class Remove(msgspec.Struct, frozen=True):
+    log: OpenLog
+    firsts: tuple[Lsn, ...]
+    number: int
+    blocks: int
+    bytes: int
+
+
+class Drop(msgspec.Struct, frozen=True):
+    log: OpenLog
+
+
+class ClearVolatile(msgspec.Struct, frozen=True):
+    """All blocks are durable and no more will come: closing in order leaves no log DIRTY."""
+
+
+Change = PutBlock | Create | SetFence | Trim | Remove | Drop | ClearVolatile
+
+
+def dirtied(fence: Fence) -> Fence:
+    """A member that lost acknowledged blocks may not speak for the log; one that never was a
+    member stays BLANK, which says less still."""
+    if fence.standing is Standing.MEMBER:
+        return msgspec.structs.replace(fence, standing=Standing.DIRTY)
+    return fence
+
+
+class Backlog:
+    """Where there are blocks to delete: logs trimmed and slots dropped, in order."""
+
+    def __init__(self, trimmed: Iterable[LogId] = (), doomed: Iterable[int] = ()) -> None:
+        self.trimmed = dict.fromkeys(trimmed)
+        self.doomed = dict.fromkeys(doomed)
+
+    def __bool__(self) -> bool:
+        return bool(self.trimmed or self.doomed)
+
+    def copy(self) -> "Backlog":
+        return Backlog(self.trimmed, self.doomed)
+
+
+class Writing:
+    """One write transaction and the rows it changes."""
+
+    def __init__(
+        self,
+        transaction: lmdb.Transaction[bytes],
+        tables: Tables,
+        rows: dict[LogId, LogRow],
+        backlog: Backlog,
+        last_key: bytes,
+    ) -> None:
+        self._transaction = transaction
+        self._tables = tables
+        self._rows = rows
+        self.touched: dict[LogId, LogRow | None] = {}
+        self.last_key = last_key
+        self.backlog = backlog.copy()
+        self.blocks_deleted = 0
+
+    def apply(self, changes: Iterable[Change], *, with_blocks: bool) -> None:
+        for change in changes:
+            match change:
+                case PutBlock():
+                    if with_blocks:
+                        self._put(change)
+                    else:
+                        self._lose(change)
+                case SetFence():
+                    self._row(change.log.log).fence = change.fence
+                case Trim():
+                    self._trim(change)
+                case Remove():
+                    self._remove(change)
+                case Create():
+                    self.touched[change.log.log] = LogRow(change.log.log, change.log.slot)
+                case Drop():
+                    self._drop(change)
+                case ClearVolatile():
+                    for log in [log for log, row in self._rows.items() if row.is_volatile]:
+                        self._row(log).is_volatile = False
+
+    def finish(self) -> None:
+        """Write the rows; the last thing before the commit."""
+        for log, row in self.touched.items():
+            if row is None:
+                self._transaction.delete(number_key(log), db=self._tables.logs)
+                continue
+            row.contiguous_end = self._advance(row.slot, row.contiguous_end)
+            self._transaction.put(number_key(log), encode(row), db=self._tables.logs)
+
+    def _row(self, log: LogId) -> LogRow:
+        row = self.touched.get(log)
+        if row is None:
+            row = self.touched[log] = msgspec.structs.replace(self._rows[log])
+        return row
+
+    def _put(self, change: PutBlock) -> None:
+        block, row = change.entry.block, self._row(change.log.log)
+        key = block_key(row.slot, block.first)
+        is_append = key > self.last_key  # Fills pages to the brim and skips the search.
+        self._transaction.put(key, block.data, append=is_append, db=self._tables.blocks)
+        value = encode(change.entry.index)
+        self._transaction.put(key, value, append=is_append, db=self._tables.index)
+        if is_append:
+            self.last_key = key
+        row.blocks += 1
+        row.bytes += block.size
+        row.is_volatile |= change.is_marking
+        if block.first <= row.contiguous_end <= block.last:
+            row.contiguous_end = block.end
+
+    def _lose(self, change: PutBlock) -> None:
+        if change.entry.ack is Ack.MEMORY and not change.is_marking:
+            row = self._row(change.log.log)
+            row.fence = dirtied(row.fence)
+
+    def _trim(self, change: Trim) -> None:
+        row = self._row(change.log.log)
+        if change.end <= row.trim_end:
+            return
+        row.trim_end = change.end
+        if row.trim_end > row.contiguous_end:
+            row.contiguous_end = self._end_of_block_at(row.slot, row.trim_end)
+        self.backlog.trimmed[row.log] = None
+
+    def _remove(self, change: Remove) -> None:
+        row = self._row(change.log.log)
+        for first in change.firsts:
+            if self._delete(row, block_key(row.slot, first)):
+                row.contiguous_end = min(row.contiguous_end, max(first, row.trim_end))
+                self.blocks_deleted += 1
+
+    def _delete(self, row: LogRow, key: bytes) -> bool:
+        value = self._transaction.pop(key, db=self._tables.index)
+        if value is None:
+            return False
+        self._transaction.delete(key, db=self._tables.blocks)
+        row.blocks -= 1
+        row.bytes -= decode_entry(value).extent.size
+        return True
+
+    def _drop(self, change: Drop) -> None:
+        slot = change.log.slot
+        self.touched[change.log.log] = None
+        self._transaction.put(number_key(slot), b"", db=self._tables.doomed)
+        self.backlog.doomed[slot] = None
+
+    def _advance(self, slot: int, contiguous_end: Lsn) -> Lsn:
+        """Keeps layout I2: blocks that came before the hole below them was filled."""
+        with self._transaction.cursor(db=self._tables.index) as cursor:
+            found = cursor.set_key(block_key(slot, contiguous_end))
+            while found:
+                contiguous_end = Lsn(decode_entry(cursor.value()).extent.last + 1)
+                found = cursor.next() and cursor.key() == block_key(slot, contiguous_end)
+        return contiguous_end
+
+    def _end_of_block_at(self, slot: int, lsn: Lsn) -> Lsn:
+        """The end of a block that holds `lsn` but begins below it; else `lsn`."""
+        with self._transaction.cursor(db=self._tables.index) as cursor:
+            is_found = cursor.set_range(block_key(slot, lsn))
+            is_before = cursor.prev() if is_found else cursor.last()
+            if is_before and split_block_key(cursor.key())[0] == slot:
+                return max(lsn, Lsn(decode_entry(cursor.value()).extent.last + 1))
+        return lsn
+
+    def reclaim(self, blocks_max: int) -> None:
+        """Delete a portion of what is trimmed or dropped, and take what is done off the list."""
+        budget, backlog = _Budget(blocks_max), self.backlog
+        for log in list(backlog.trimmed):
+            row = self.touched.get(log, self._rows.get(log))
+            if row is None or self._reclaim_trimmed(self._row(log), budget):
+                del backlog.trimmed[log]
+            if budget.is_spent:
+                return
+        for slot in list(backlog.doomed):
+            if self._reclaim_doomed(slot, budget):
+                self._transaction.delete(number_key(slot), db=self._tables.doomed)
+                del backlog.doomed[slot]
+            if budget.is_spent:
+                return
+
+    def _reclaim_trimmed(self, row: LogRow, budget: "_Budget") -> bool:
+        for key, value in self._portion(row.slot, budget):
+            if decode_entry(value).extent.last >= row.trim_end:
+                return True
+            self._delete(row, key)
+            self.blocks_deleted += 1
+        return not budget.is_spent
+
+    def _reclaim_doomed(self, slot: int, budget: "_Budget") -> bool:
+        for key, _ in self._portion(slot, budget):
+            self._transaction.delete(key, db=self._tables.index)
+            self._transaction.delete(key, db=self._tables.blocks)
+            self.blocks_deleted += 1
+        return not budget.is_spent
+
+    def _portion(self, slot: int, budget: "_Budget") -> Iterator[tuple[bytes, bytes]]:
+        """The lowest index entries of a slot, one by one while the budget lasts."""
+        start = block_key(slot, 0)
+        while True:
+            with self._transaction.cursor(db=self._tables.index) as cursor:
+                if not cursor.set_range(start):
+                    return
+                key, value = cursor.item()
+            if split_block_key(key)[0] != slot or not budget.take():
+                return
+            yield key, value
+
+
+class _Budget:
+    """Bounds a portion by count and by time: cold blocks cost a disk read each to free."""
+
+    def __init__(self, blocks_max: int) -> None:
+        self._left = blocks_max
+        self._deadline = time.monotonic() + RECLAIM_TIME_MS / 1000
+        self.is_spent = False
+
+    def take(self) -> bool:
+        if self._left % CLOCK_STRIDE_BLOCKS == 0 and time.monotonic() > self._deadline:
+            self._left = 0
+        self.is_spent = self._left <= 0
+        self._left -= 1
+        return not self.is_spent
+
+
+def block_bytes(changes: Sequence[Change]) -> int:
+    return sum(one.entry.block.size for one in changes if isinstance(one, PutBlock))

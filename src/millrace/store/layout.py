@@ -1,0 +1,98 @@
+"""How the store lies on disk: the tables, their keys and their rows.
+
+One LMDB environment with five tables, so that a block, its index entry and the log's row change in
+one transaction:
+
+  blocks    (slot, first)  the block's bytes
+  index     (slot, first)  IndexEntry: the copyset index, small enough to stay in memory
+  logs      log            LogRow
+  doomed    slot           empty; a dropped log whose blocks are still being deleted
+  identity  name           whose data this is (`directory.py`)
+
+A slot is a number given to a log when the store first hears of it.  Blocks are filed under the
+slot, not under the log, so that a log which is dropped and made again never meets the remains of
+the old one, which go away in the background.
+
+Invariants:
+
+  I1  A key of `blocks` is in `index` and the other way round.
+  I2  `LogRow.contiguous_end` is exact at every commit: opening a log walks only what lies above it.
+  I3  A slot is reused only after its last block and its `doomed` entry are gone.
+"""
+
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+import lmdb
+import msgspec
+
+from millrace.core.log_state import Fence
+from millrace.core.messages import Standing
+from millrace.types import FIRST_LSN, NO_TOKEN, Epoch, Extent, LogId, Lsn, NodeId
+
+FORMAT_VERSION: Final = 1
+TABLES_MAX: Final = 8
+
+NO_FENCE: Final = Fence(Epoch(0), NO_TOKEN, Standing.BLANK)
+
+_BLOCK_KEY: Final = Struct(">QQ")
+_NUMBER_KEY: Final = Struct(">Q")
+
+block_key = _BLOCK_KEY.pack
+split_block_key = _BLOCK_KEY.unpack
+number_key = _NUMBER_KEY.pack
+
+
+def number_of(key: bytes | memoryview) -> int:
+    (number,) = _NUMBER_KEY.unpack(key)
+    return int(number)
+
+
+class IndexEntry(msgspec.Struct, frozen=True, array_like=True):
+    """What is known of a block without reading it."""
+
+    extent: Extent
+    epoch: Epoch
+    timestamp_last: int  # Newest record, microseconds; 0 in junk.
+    copyset: tuple[NodeId, ...]
+
+
+class LogRow(msgspec.Struct, array_like=True):
+    log: LogId
+    slot: int
+    fence: Fence = NO_FENCE
+    trim_end: Lsn = FIRST_LSN
+    contiguous_end: Lsn = FIRST_LSN
+    blocks: int = 0
+    bytes: int = 0
+    is_volatile: bool = False  # Has taken memory-acknowledged blocks since it was opened (I4).
+
+
+encode: Final = msgspec.msgpack.Encoder().encode
+decode_entry: Final = msgspec.msgpack.Decoder(IndexEntry).decode
+decode_row: Final = msgspec.msgpack.Decoder(LogRow).decode
+
+
+class Tables(NamedTuple):
+    """Handles of the tables; the type of a handle is not public in the library."""
+
+    blocks: Any
+    index: Any
+    logs: Any
+    doomed: Any
+    identity: Any
+
+
+def open_tables(environment: lmdb.Environment) -> Tables:
+    return Tables(*(environment.open_db(name.encode()) for name in Tables._fields))
+
+
+def load_rows(transaction: lmdb.Transaction[bytes], tables: Tables) -> dict[LogId, LogRow]:
+    with transaction.cursor(db=tables.logs) as cursor:
+        rows = [decode_row(value) for value in cursor.iternext(keys=False, values=True)]
+    return {row.log: row for row in rows}
+
+
+def load_doomed(transaction: lmdb.Transaction[bytes], tables: Tables) -> list[int]:
+    with transaction.cursor(db=tables.doomed) as cursor:
+        return [number_of(key) for key in cursor.iternext(keys=True, values=False)]

@@ -1,0 +1,112 @@
+"""How much room there is, and a reserve that blocks may not touch.
+
+A full store must still take fences, trims and removals, and each of them needs a few pages.  So
+the file is allocated ahead of what LMDB uses: a full disk is met here, before a transaction, and
+the pages set aside stay ours.  Blocks are refused once only the reserve is left; whether a block
+finds consecutive free pages is known only by trying, so a refused commit also counts as full
+until something is deleted.
+
+Invariants:
+
+  I1  A batch of blocks is tried only if its bytes and the reserve both fit in free pages, in the
+      map and on the disk.
+  I2  The file never shrinks and never grows beyond the map.
+"""
+
+import errno
+import os
+from pathlib import Path
+from typing import Final
+
+import lmdb
+
+from millrace.limits import MIB, STORE_RESERVE_BYTES_MAX
+from millrace.store.contract import Usage
+from millrace.store.layout import Tables
+
+RESERVE_SHARE: Final = 16  # Of a small map at most one part in this many is set aside.
+AHEAD_BYTES_MAX: Final = 64 * MIB  # Allocating in large steps keeps the file in few pieces.
+META_PAGES: Final = 2
+ROW_BYTES: Final = 256  # An index entry and its share of tree pages, for each block.
+
+FULL_CODES: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class Room:
+    def __init__(self, path: Path, environment: lmdb.Environment, tables: Tables) -> None:
+        self._environment = environment
+        self._tables = tables
+        self._page_bytes = environment.stat()["psize"]
+        self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self.map_bytes = environment.info()["map_size"]
+        self.reserve_bytes = min(STORE_RESERVE_BYTES_MAX, self.map_bytes // RESERVE_SHARE)
+        self.allocated_bytes = os.fstat(self._file).st_size
+        self.used_bytes = 0
+        self.is_tight = False  # The disk would not let the file grow when last asked.
+        self.is_refused = False  # A commit found no place; stands until something is deleted.
+        with environment.begin() as transaction:
+            self.used_bytes = self.measure(transaction)
+
+    def measure(self, transaction: lmdb.Transaction[bytes]) -> int:
+        """Bytes of the pages in use as this transaction sees them, from counts LMDB keeps."""
+        pages = META_PAGES
+        for table in (None, *self._tables):
+            stat = transaction.stat(table) if table is not None else self._environment.stat()
+            pages += stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+        return pages * self._page_bytes
+
+    def need(self, block_sizes: list[int]) -> int:
+        """Bytes that blocks of these sizes take, in whole pages when they are large."""
+        page = self._page_bytes
+        return sum(
+            ROW_BYTES + (size if size < page // 2 else -(-(size + 16) // page) * page)
+            for size in block_sizes
+        )
+
+    def prepare(self, need_bytes: int) -> bool:
+        """Make room for a batch; false if only the reserve is left (I1)."""
+        if self.used_bytes + need_bytes + self.reserve_bytes > self.map_bytes:
+            return False
+        high_water = (self._environment.info()["last_pgno"] + 1) * self._page_bytes
+        target = min(self.map_bytes, high_water + need_bytes + self.reserve_bytes)
+        if target > self.allocated_bytes:
+            ahead = min(AHEAD_BYTES_MAX, self.map_bytes // RESERVE_SHARE)
+            self.is_tight = not (
+                self._allocate(min(self.map_bytes, target + ahead)) or self._allocate(target)
+            )
+        return not self.is_tight or (
+            self.used_bytes + need_bytes + self.reserve_bytes <= self.allocated_bytes
+        )
+
+    def _allocate(self, end: int) -> bool:
+        try:
+            os.posix_fallocate(self._file, self.allocated_bytes, end - self.allocated_bytes)
+        except OSError as error:
+            if error.errno not in FULL_CODES:
+                raise
+            return False
+        self.allocated_bytes = end
+        return True
+
+    def is_full_error(self, error: lmdb.Error) -> bool:
+        """LMDB calls a write that was cut short by a full disk an I/O error."""
+        return (
+            isinstance(error, lmdb.MapFullError)
+            or error.code in FULL_CODES
+            or (self.is_tight and error.code == errno.EIO)
+        )
+
+    def committed(self, used_bytes: int, blocks_deleted: int) -> None:
+        self.used_bytes = used_bytes
+        if blocks_deleted:
+            self.is_refused = False
+
+    def usage(self, queued_bytes: int) -> Usage:
+        disk = os.fstatvfs(self._file)
+        total = min(self.map_bytes, self.allocated_bytes + disk.f_bavail * disk.f_frsize)
+        used = self.used_bytes + queued_bytes
+        is_full = self.is_refused or used + self.reserve_bytes >= total
+        return Usage(used, total, is_full)
+
+    def close(self) -> None:
+        os.close(self._file)
