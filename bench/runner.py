@@ -26,7 +26,8 @@ from bench.peer import Ack, Kind, Peer, PeerFailure
 from bench.workloads import Profile, Workload, payloads
 
 ROUNDS_MIN: Final = 2  # Of a workload whose time is used up: one round has no median.
-TUNING_SHARE: Final = 0.25  # Of a workload's records, for each way that is tried.
+TUNING_SHARE: Final = 0.25  # Of a workload's time, for trying the ways of one peer.
+TUNING_READ_SHARE: Final = 0.5  # Of the records in the log, for each way of reading them.
 LOADING_SECONDS_MAX: Final = 20.0
 LOADING_WINDOW: Final = 256
 
@@ -93,10 +94,11 @@ class Runner:
         cells = [_Cell(peer, workload) for peer in peers if peer.supports(workload.kind)]
         deadline = time.perf_counter() + share_seconds
         for cell in cells:
-            await cell.prepare(share_seconds)
+            await cell.prepare(share_seconds, self._profile.tuning_passes)
+        # Most cells end long before their time is up, so only the least rounds are reserved.
+        seconds_left = max(0.2, deadline - time.perf_counter())
         cell_seconds = min(
-            self._profile.cell_seconds_max,
-            max(0.1, deadline - time.perf_counter()) / (self._profile.rounds * max(1, len(cells))),
+            self._profile.cell_seconds_max, seconds_left / (ROUNDS_MIN * max(1, len(cells)))
         )
         for number in range(self._profile.rounds):
             if number >= ROUNDS_MIN and time.perf_counter() > deadline:
@@ -121,14 +123,14 @@ class _Cell:
         self._log = "-".join(workload.name.replace(",", "").split())
         self._records = 0  # Loaded for reading.
 
-    async def prepare(self, share_seconds: float) -> None:
+    async def prepare(self, share_seconds: float, tuning_passes: int) -> None:
         try:
             await self.peer.create_log(self._log)
             if self._workload.kind in (Kind.READ_RECORDS, Kind.READ_ARROW, Kind.RESTART):
                 load = Load(self._payloads, min(LOADING_SECONDS_MAX, share_seconds / 3))
                 await self.peer.append_pipelined(self._log, load, LOADING_WINDOW)
                 self._records = min(load.acknowledged, self._workload.count)
-            await self._tune(share_seconds)
+            await self._tune(share_seconds * TUNING_SHARE, tuning_passes)
         except PeerFailure as failure:
             self._fail(failure)
 
@@ -149,17 +151,20 @@ class _Cell:
         except PeerFailure as failure:
             progress(f"  {self.peer.name}: {failure}")
 
-    async def _tune(self, share_seconds: float) -> None:
-        """Try every way on a part of the records and keep the fastest: each peer at its best."""
+    async def _tune(self, seconds_max: float, passes: int) -> None:
+        """Try every way in turn and keep the one with the best try: each peer at its best."""
         ways = self._ways()
         self.result.way = ways[0]
         if len(ways) == 1:
             return
-        some = self._payloads[: max(1, int(len(self._payloads) * TUNING_SHARE))]
-        for way in ways:
-            sample = await self._measure(some, way, share_seconds / 4 / len(ways))
-            self.result.tried[way] = sample.records_per_second
-        self.result.way = max(self.result.tried, key=self.result.tried.__getitem__)
+        some = self._payloads
+        if self._workload.kind is not Kind.APPEND_PIPELINED:  # An append ends by its deadline.
+            some = some[: max(1, int(len(some) * TUNING_READ_SHARE))]
+        tried = self.result.tried
+        for way in [*ways] * passes:
+            sample = await self._measure(some, way, seconds_max / (len(ways) * passes))
+            tried[way] = max(tried.get(way, 0.0), sample.records_per_second)
+        self.result.way = max(tried, key=tried.__getitem__)
 
     def _ways(self) -> Sequence[str]:
         match self._workload.kind:

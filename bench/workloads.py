@@ -42,6 +42,7 @@ class Profile:
     rounds: int
     seconds_max: float  # Of the measured part of the run.
     cell_seconds_max: float  # Of one round on one peer.
+    tuning_passes: int  # Tries of each window and each way of reading.
     one_at_a_time: int
     pipelined: tuple[int, ...]  # By SIZES.
     read: tuple[int, ...]  # By SIZES; 0 leaves the size out.
@@ -52,9 +53,10 @@ FULL: Final = Profile(
     name="full",
     rounds=5,
     seconds_max=480.0,
-    cell_seconds_max=6.0,
+    cell_seconds_max=5.0,
+    tuning_passes=2,
     one_at_a_time=2_000,
-    pipelined=(100_000, 50_000, 8_000),
+    pipelined=(50_000, 30_000, 8_000),
     read=(100_000, 50_000, 10_000),
     restart_records=20_000,
 )
@@ -63,6 +65,7 @@ QUICK: Final = Profile(
     rounds=3,
     seconds_max=45.0,
     cell_seconds_max=1.0,
+    tuning_passes=1,
     one_at_a_time=200,
     pipelined=(12_000, 8_000, 2_000),
     read=(0, 10_000, 0),

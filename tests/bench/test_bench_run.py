@@ -14,7 +14,7 @@ from bench.peer import Ack, Kind, PeerFailure
 from bench.runner import Runner
 from bench.workloads import FULL, QUICK, SIZES, Profile, Workload, payloads, plan
 
-TINY = Profile("tiny", 2, 10.0, 1.0, 5, (50, 50, 50), (50, 50, 50), 50)
+TINY = Profile("tiny", 2, 10.0, 1.0, 1, 5, (50, 50, 50), (50, 50, 50), 50)
 
 
 class BrokenPeer(LimitsPeer):
@@ -109,6 +109,22 @@ def test_a_cancelled_run_ends_its_processes_and_removes_its_files(temporary_file
     assert len(receivers) == 2
     assert not any(Path(f"/proc/{process_id}").exists() for process_id in receivers)
     assert list(temporary_files.iterdir()) == []
+
+
+def test_the_fastest_window_is_the_one_that_is_measured() -> None:
+    class Tunable(LimitsPeer):
+        name = "tunable"
+        windows: tuple[int, ...] = (1, 2, 3)
+
+        async def append_pipelined(self, log: str, load: Load, window: int) -> None:
+            # A window of 2 acknowledges a hundred times as many in the same time.
+            await super().append_pipelined(log, load, window)
+            load.acknowledged *= 100 if window == 2 else 1
+
+    workload = Workload(Kind.APPEND_PIPELINED, 1024, Ack.DISK, 50)
+    (result,) = asyncio.run(Runner(TINY, [Tunable()]).run([workload]))
+    assert set(result.peers["tunable"].tried) == {"1", "2", "3"}
+    assert result.peers["tunable"].way == "2"
 
 
 @pytest.mark.parametrize("text", ["", "kafka", "nats,kafka"])

@@ -285,6 +285,10 @@ def noise(size: int) -> bytes:
     return b"".join(hashlib.sha256(b"%d" % n).digest() for n in range(size // 32))
 
 
+NOISE = noise(65_536)
+TINY_NOISE = [NOISE[start : start + 8] for start in range(0, len(NOISE), 8)]
+
+
 @pytest.mark.parametrize(
     ("values", "is_compressed"),
     [
@@ -293,7 +297,7 @@ def noise(size: int) -> bytes:
         pytest.param([noise(4096)], False, id="small noise"),
         pytest.param([noise(131_072), noise(131_072)[::-1]], False, id="noise that a sample tells"),
         pytest.param([noise(65536), b"water " * 50_000], False, id="the sample decides"),
-        pytest.param([noise(65536)[i : i + 8] for i in range(0, 65536, 8)], True, id="tiny noise"),
+        pytest.param(TINY_NOISE, True, id="tiny noise"),
     ],
 )
 def test_a_body_is_compressed_when_it_saves_an_eighth(

@@ -215,6 +215,12 @@ def test_a_batch_that_is_no_block_is_refused(columns: dict[str, Any]) -> None:
         draft_of(columns)
 
 
+def test_a_default_timestamp_out_of_range_is_refused() -> None:
+    for columns in ({"value": [b"a"]}, {"value": [b"a"], "timestamp": pa.nulls(1, pa.int64())}):
+        with pytest.raises(UsageError):
+            draft_of(columns, default_us=2**63)
+
+
 def test_a_malformed_batch_is_refused_before_it_is_read() -> None:
     offsets = pa.py_buffer(b"".join(n.to_bytes(4, "little") for n in (0, 9, 3)))
     absurd = pa.Array.from_buffers(pa.binary(), 2, [None, offsets, pa.py_buffer(b"abc")])

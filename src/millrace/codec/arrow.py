@@ -118,7 +118,7 @@ def draft_from_arrow(
     try:
         batch.validate(full=True)
         rows = _rows(batch, timestamp_us_default)
-    except (pa.ArrowException, KeyError) as refused:
+    except (pa.ArrowException, KeyError, OverflowError) as refused:
         raise UsageError(f"the batch cannot be written to a log: {refused}") from refused
     return drafts.draft_rows(rows, compress=compress)
 

@@ -130,9 +130,10 @@ def _validity(column: AnyArray) -> bytes:
     """The bitmap of `column`, with zeros above the last row so that equal rows give equal bytes."""
     ones = (1 << len(column)) - 1
     if column.null_count:
-        bitmap = pc.is_valid(column).buffers()[1]
+        valid = pc.is_valid(column)
+        bitmap = valid.buffers()[1]
         assert bitmap is not None
-        ones &= int.from_bytes(memoryview(bitmap), "little")
+        ones &= int.from_bytes(memoryview(bitmap), "little") >> valid.offset
     return ones.to_bytes((len(column) + 7) // 8, "little")
 
 

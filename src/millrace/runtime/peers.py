@@ -59,6 +59,13 @@ class Peers:
             return None
         return peer.session
 
+    def address_of(self, session: Session) -> str | None:
+        """The address that was dialled for `session`; None if it is not of these."""
+        for address, peer in self._peers.items():
+            if peer.session is session:
+                return address
+        return None
+
     async def session(self, address: str) -> Session:
         """An open session; raises NoNodeReachable or WrongPeer."""
         session = self.open_session(address)

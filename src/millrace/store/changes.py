@@ -161,7 +161,8 @@ class Writing:
         is_append = key > self.last_key  # Fills pages to the brim and skips the search.
         self._transaction.put(key, block.data, append=is_append, db=self._tables.blocks)
         value = encode(change.entry.index)
-        self._transaction.put(key, value, append=is_append, db=self._tables.index)
+        is_new = self._transaction.put(key, value, append=is_append, db=self._tables.index)
+        assert is_new, f"{block!r} is stored already"
         if is_append:
             self.last_key = key
         row.blocks += 1

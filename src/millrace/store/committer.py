@@ -14,7 +14,6 @@ Invariants:
   I4  After an error other than a full disk nothing is written any more.
 """
 
-import errno
 import threading
 import time
 from collections import deque
@@ -74,6 +73,7 @@ class Committer:
         self._queued_bytes = 0
         self._queued_at = 0.0
         self._is_urgent = False
+        self._is_committing = False
         self._is_stopping = False
         self._unreported: StoreFailed | None = None
         self.failure: StoreFailed | None = None  # For good (I4).
@@ -112,7 +112,9 @@ class Committer:
     def mark(self) -> None:
         """A barrier that is answered already: failures behind it are not told to later ones."""
         with self._wake:
-            if self._queue:
+            if self._queue or self._is_committing:
+                if not self._queue:
+                    self._queued_at = time.monotonic()
                 self._queue.append(Barrier(None))
 
     def stop(self) -> None:
@@ -138,6 +140,7 @@ class Committer:
                 if self._is_stopping and not self._queue:
                     return
                 batch = self._take()
+                self._is_committing = bool(batch)
             if batch:
                 self._process(batch)
                 self._announce()
@@ -185,12 +188,15 @@ class Committer:
                     failure = self._full(f"no room for blocks: {error}")
             return failure, self._commit(changes, False, 0)
         except (lmdb.Error, OSError) as error:
-            self.failure = StoreFailed(
-                Refusal.UNAVAILABLE,
-                f"the store failed and takes no more writes: {error}; "
-                "check the disk, then restart the node",
-            )
-            return self.failure, {}
+            return self._fail(error), {}
+
+    def _fail(self, error: lmdb.Error | OSError) -> StoreFailed:
+        self.failure = StoreFailed(
+            Refusal.UNAVAILABLE,
+            f"the store failed and takes no more writes: {error}; "
+            "check the disk, then restart the node",
+        )
+        return self.failure
 
     def _full(self, detail: str) -> StoreFailed:
         self._room.is_refused = True
@@ -227,15 +233,16 @@ class Committer:
     def _reclaim_idle(self) -> None:
         """Delete a portion while nobody waits.  A full disk may have room for a smaller one; if
         not even for one block, wait for the next commit."""
+        outcome = Outcome([], [], None, {})
         try:
-            counts = self._commit((), False, self._reclaim_blocks)
+            outcome.counts = self._commit((), False, self._reclaim_blocks)
         except lmdb.Error as error:
-            if self._room.is_full_error(error) or error.code == errno.EIO:
+            if self._room.is_full_error(error):
                 self._reclaim_blocks //= 2
                 return
-            raise
+            outcome.failure = self._fail(error)
         self._reclaim_blocks = min(RECLAIM_BLOCKS_MAX, 2 * self._reclaim_blocks)
-        self.outcomes.append(Outcome([], [], None, counts))
+        self.outcomes.append(outcome)
         self._announce()
 
     def _answer(

@@ -195,14 +195,16 @@ def _open_environment(folder: Path, map_bytes: int) -> lmdb.Environment:
 def _read_identity(path: Path, environment: lmdb.Environment) -> Identity:
     tables = open_tables(environment)
     with environment.begin(db=tables.identity) as transaction:
-        values = [transaction.get(name) for name in (b"format", b"cluster", b"node", b"instance")]
-    version, cluster, node, instance = (value and value.decode() for value in values)
-    if version and version.isdigit() and int(version) > FORMAT_VERSION:
+        version, cluster, node, instance = (
+            transaction.get(name, b"").decode(errors="replace")
+            for name in (b"format", b"cluster", b"node", b"instance")
+        )
+    if version.isdigit() and int(version) > FORMAT_VERSION:
         raise WrongDataDirectory(
             f"{path} has format {version}, this version reads up to {FORMAT_VERSION}. "
             "Use the newer version of the software that wrote it."
         )
-    if not (version and cluster is not None and node and node.isdigit() and instance):
+    if not (version and node.isdigit() and instance):
         raise CorruptStore(f"{path} does not say whose data it holds. {_REBUILD}")
     return Identity(cluster, NodeId(int(node)), instance)
 

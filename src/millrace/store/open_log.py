@@ -29,6 +29,7 @@ class OpenLog:
         "removed",
         "slot",
         "tail",
+        "trims_queued",
     )
 
     def __init__(self, row: LogRow, sparse: list[Extent]) -> None:
@@ -38,6 +39,7 @@ class OpenLog:
         self.picture = Picture(row.trim_end, row.contiguous_end, sparse)
         self.tail = LogTail(self.picture.end)
         self.removed: dict[Lsn, int] = {}  # Still on disk, by the number of the removal.
+        self.trims_queued = 0
         self.is_marked = False  # The volatile flag is durable.
         self.blocks_stored = row.blocks
         self.bytes_stored = row.bytes

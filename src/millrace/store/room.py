@@ -29,6 +29,7 @@ AHEAD_BYTES_MAX: Final = 64 * MIB  # Allocating in large steps keeps the file in
 META_PAGES: Final = 2
 ROW_BYTES: Final = 256  # An index entry and its share of tree pages, for each block.
 
+UNABLE_CODES: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 FULL_CODES: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -79,12 +80,15 @@ class Room:
         )
 
     def _allocate(self, end: int) -> bool:
+        """Where the file system cannot do it, a full disk shows when a commit fails."""
         try:
-            os.posix_fallocate(self._file, self.allocated_bytes, end - self.allocated_bytes)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(self._file, self.allocated_bytes, end - self.allocated_bytes)
         except OSError as error:
-            if error.errno not in FULL_CODES:
+            if error.errno in FULL_CODES:
+                return False
+            if error.errno not in UNABLE_CODES:
                 raise
-            return False
         self.allocated_bytes = end
         return True
 

@@ -1,0 +1,186 @@
+"""Runs the core's procedures on asyncio: performs each effect, sends the answer back in.
+
+One runner serves a whole process.  A chain is changed by one reconfiguration at a time: whoever
+else wants the same log changed waits for its result.
+"""
+
+import asyncio
+import logging
+import random
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar, assert_never
+
+from millrace.core.messages import Message
+from millrace.core.procedure import (
+    Answer,
+    Ask,
+    AskAll,
+    ClusterView,
+    DeadlinePassed,
+    Effect,
+    Failure,
+    FailureKind,
+    ListNodes,
+    Note,
+    Pause,
+    Procedure,
+    ReadProjection,
+    Reconfigure,
+    Refresh,
+    ReplaceProjection,
+)
+from millrace.core.projection import Projection
+from millrace.core.reconfigure import Change, reconfigure
+from millrace.core.repair import MakeJunk
+from millrace.errors import MetadataUnavailable, NotConnected, Unavailable
+from millrace.types import Epoch, LogId, NodeId, Token
+
+T = TypeVar("T")
+ASK_TIMEOUT_MS = 3_000
+RECONFIGURE_TIMEOUT_MS = 30_000
+REFRESH_TRIES = 8
+REFRESH_PAUSE_MS = 20
+
+logger = logging.getLogger("millrace")
+
+AskNode = Callable[[NodeId, Message, int], Awaitable[Message]]
+Noted = Callable[[str, dict[str, object]], None]
+
+
+class Directory(Protocol):
+    """What procedures need of the metadata repository; raises MetadataUnavailable."""
+
+    async def read_projection(self, log: LogId) -> tuple[Projection | None, int]: ...
+
+    async def replace_projection(self, projection: Projection, expected: int) -> bool: ...
+
+    async def view(self) -> ClusterView: ...
+
+
+class ProcedureRunner:
+    def __init__(
+        self,
+        ask_node: AskNode,
+        directory: Directory,
+        make_junk: MakeJunk,
+        noted: Noted | None = None,
+        ask_timeout_ms: int = ASK_TIMEOUT_MS,
+    ) -> None:
+        self._ask_node = ask_node
+        self._directory = directory
+        self._make_junk = make_junk
+        self._noted = noted
+        self._ask_timeout_ms = ask_timeout_ms
+        self._client = secrets.randbits(63)
+        self._proposals = 0
+        self._changes: dict[LogId, asyncio.Task[Projection | Failure]] = {}
+
+    async def run(self, procedure: Procedure[T], timeout_ms: int) -> T:
+        """The procedure's result; it is told when its time is up, and may still answer."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_ms / 1000
+        try:
+            effect = next(procedure)
+            while True:
+                try:
+                    async with asyncio.timeout_at(deadline_s):
+                        answer = await self._perform(effect)
+                except TimeoutError:
+                    effect = procedure.throw(DeadlinePassed())
+                else:
+                    effect = procedure.send(answer)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            procedure.close()
+
+    async def change_chain(self, change: Change, timeout_ms: int) -> Projection | Failure:
+        """Run a reconfiguration that nobody else may share."""
+        self._proposals += 100  # Room for the attempts of one reconfiguration.
+        proposer = Token(self._client, self._proposals)
+        try:
+            return await self.run(reconfigure(change, proposer, self._make_junk), timeout_ms)
+        except DeadlinePassed:
+            return Failure(FailureKind.TIMED_OUT, "no new chain in time")
+
+    def next_token(self) -> Token:
+        self._proposals += 100
+        return Token(self._client, self._proposals)
+
+    async def _perform(self, effect: Effect) -> Any:
+        match effect:
+            case Ask():
+                return await self._ask(effect)
+            case AskAll(asks):
+                return list(await asyncio.gather(*map(self._ask, asks)))
+            case Note(event, fields):
+                self._note(event, fields)
+                return None
+            case Pause(ms):
+                await asyncio.sleep(ms * random.uniform(0.75, 1.25) / 1000)
+                return None
+            case Refresh(log, epoch):
+                return await self._refresh(log, epoch)
+            case Reconfigure():
+                return await self._reconfigure(effect)
+            case ReadProjection(log):
+                return await self._or_failure(self._directory.read_projection(log))
+            case ReplaceProjection(projection, expected):
+                replacing = self._directory.replace_projection(projection, expected)
+                return await self._or_failure(replacing)
+            case ListNodes():
+                return await self._or_failure(self._directory.view())
+            case _:
+                assert_never(effect)
+
+    async def _ask(self, ask: Ask) -> Answer:
+        try:
+            return await self._ask_node(
+                ask.node, ask.message, ask.timeout_ms or self._ask_timeout_ms
+            )
+        except Unavailable as error:
+            return _failure_of(error)
+
+    async def _refresh(self, log: LogId, epoch: Epoch) -> Projection | Failure:
+        """Nodes may be sealed a moment before the projection that needs it is there."""
+        projection: Projection | None = None
+        for attempt in range(REFRESH_TRIES):
+            if attempt:
+                await asyncio.sleep(REFRESH_PAUSE_MS / 1000)
+            read = await self._or_failure(self._directory.read_projection(log))
+            if isinstance(read, Failure):
+                return read
+            projection = read[0]
+            if projection is None or projection.epoch >= epoch:
+                break
+        return projection or Failure(FailureKind.UNKNOWN_NODE, f"log {log} does not exist")
+
+    async def _reconfigure(self, effect: Reconfigure) -> Projection | Failure:
+        log = effect.seen.log
+        running = self._changes.get(log)
+        if running is None:
+            change = Change(log, effect.reason, effect.suspects, only_from=effect.seen.epoch)
+            running = asyncio.create_task(self.change_chain(change, RECONFIGURE_TIMEOUT_MS))
+            self._changes[log] = running
+            running.add_done_callback(lambda _: self._changes.pop(log, None))
+        return await asyncio.shield(running)
+
+    async def _or_failure(self, operation: Awaitable[T]) -> T | Failure:
+        try:
+            return await operation
+        except MetadataUnavailable as error:
+            return Failure(FailureKind.LOST, str(error))
+
+    def _note(self, event: str, fields: dict[str, object]) -> None:
+        logger.info(event, extra={"fields": fields})
+        if self._noted is not None:
+            self._noted(event, fields)
+
+
+def _failure_of(error: Unavailable) -> Failure:
+    if isinstance(error, NotConnected) or error.is_definite:
+        return Failure(FailureKind.CONNECT, str(error))
+    kind = FailureKind.TIMED_OUT if error.code == "no_answer" else FailureKind.LOST
+    return Failure(kind, str(error))
