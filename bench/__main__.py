@@ -84,7 +84,8 @@ def main(arguments: Sequence[str]) -> int:
     report.print_table(run, Console(width=max(TABLE_COLUMNS_MIN, Console().width)))
     for path in report.save(run, options.out):
         print(f"saved {path}", file=sys.stderr)
-    return 1 if runner.failures or not any(result.peers for result in results) else 0
+    is_complete = all(not peer.failure for result in results for peer in result.peers.values())
+    return 0 if is_complete and not runner.failures else 1
 
 
 if __name__ == "__main__":

@@ -12,9 +12,13 @@ from bench.peer import Ack, PeerFailure
 from bench.processes import ServerProcess, free_ports, kill_all
 
 SERVERS: Final = 3
+# What a server may hold for a reader.  Its default of 64 MiB cuts off a reader of large messages
+# that is slower than the server, which a push without flow control soon is.
+PENDING_BYTES_MAX: Final = 1024 * 1024 * 1024
 _CONFIGURATION: Final = """\
 server_name: bench-{index}
 listen: 127.0.0.1:{client_port}
+max_pending: {pending_bytes}
 jetstream {{ store_dir: "{directory}"{sync} }}
 cluster {{ name: bench, listen: 127.0.0.1:{cluster_port}, routes: [{routes}] }}
 """
@@ -34,6 +38,7 @@ class NatsCluster:
             text = _CONFIGURATION.format(
                 index=index,
                 client_port=port,
+                pending_bytes=PENDING_BYTES_MAX,
                 cluster_port=cluster_port,
                 directory=directory / f"server-{index}",
                 sync=", sync_interval: always" if ack is Ack.DISK else "",

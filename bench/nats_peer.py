@@ -220,14 +220,16 @@ class NatsPeer:
     async def _context(self, server: int, window: int = 4000) -> Any:
         """A JetStream context at one server that lets `window` publishes wait."""
         assert self._cluster is not None, "not started"
-        if server not in self._connections:
-            self._connections[server] = await self._nats.connect(
+        connection = self._connections.get(server)
+        if connection is None or connection.is_closed:
+            # A context belongs to its connection.
+            self._contexts = {key: kept for key, kept in self._contexts.items() if key[0] != server}
+            connection = self._connections[server] = await self._nats.connect(
                 f"nats://127.0.0.1:{self._cluster.ports[server]}",
                 allow_reconnect=False,
                 error_cb=_on_error,
             )
         if (server, window) not in self._contexts:
-            connection = self._connections[server]
             context = connection.jetstream(publish_async_max_pending=window)
             self._contexts[server, window] = context
         return self._contexts[server, window]

@@ -175,7 +175,8 @@ class AppendFailed(Unavailable):
 
 
 class OutcomeUnknown(Unavailable):
-    """The records may or may not have been appended; retrying with the same token is safe."""
+    """The records may or may not have been appended; `Log.resume` with this error settles it
+    and never makes a second copy."""
 
     code = "outcome_unknown"
     is_definite = False

@@ -42,6 +42,10 @@ async def attempt(operation: Awaitable[Any]) -> Any:
         return conflict
 
 
+def is_unavailable(result: object) -> bool:
+    return isinstance(result, errors.MetadataUnavailable)
+
+
 class RepositorySuite:
     lease_ttl_ms = 300
     expiry_slack_ms = 5_000  # Machines pause; "soon" is no more precise than that.
@@ -236,8 +240,9 @@ class RepositorySuite:
                 if number % 5 == 4:
                     await repository.delete(f"w/{writer}/{number % 3}", ANY_VERSION)
 
-        async def follow() -> dict[str, Entry]:
+        async def follow(has_listed: asyncio.Event) -> dict[str, Entry]:
             entries, revision = await repository.list("w/")
+            has_listed.set()
             picture = {entry.key: entry for entry in entries}
             async with Watcher(repository, "w/", revision) as watcher:
                 await watcher.until(lambda: any(entry.key == "w/end" for entry in watcher.seen))
@@ -246,15 +251,15 @@ class RepositorySuite:
                     picture[entry.key] = entry
             return {key: entry for key, entry in picture.items() if entry.version}
 
-        followers = [asyncio.create_task(follow()) for _ in range(3)]
-        await asyncio.gather(*(write(writer) for writer in range(4)))
-        followers.append(asyncio.create_task(follow()))
-        await followers[-1] if followers[-1].done() else None
+        followers = []
+        listed = []
+        for writer in range(4):  # Each follower begins among the writes of the writers.
+            listed.append(asyncio.Event())
+            followers.append(asyncio.create_task(follow(listed[-1])))
+            await asyncio.gather(write(writer), write(writer + 4))
+        await asyncio.gather(*(event.wait() for event in listed))
         await repository.set("w/end", b"", 0)
-        late = followers.pop()
         pictures = await asyncio.gather(*followers)
-        late.cancel()
-        await asyncio.gather(late, return_exceptions=True)
         truth = {entry.key: entry for entry in (await repository.list("w/"))[0]}
         assert all(picture == truth for picture in pictures)
 
@@ -300,7 +305,7 @@ class RepositorySuite:
         lease = await repository.grant(self.lease_ttl_ms)
         entry = await repository.set("l/a", b"", 0, lease)
         async with Watcher(repository, "l/", entry.version) as watcher:
-            for _ in range(8):
+            for _ in range(6):
                 await watcher.quiet_for(self.lease_ttl_ms // 4)
                 await repository.keep_alive(lease)
             assert await repository.get("l/a") == entry
@@ -344,22 +349,20 @@ class RepositorySuite:
 
     def test_unavailable_is_said_in_time(self) -> None:
         async def run() -> None:
-            loop = asyncio.get_running_loop()
             async with self.open_unavailable() as repository:
-                for operation in (
-                    lambda: repository.get("a"),
-                    lambda: repository.set("a", b"", 0),
-                    lambda: repository.delete("a", 0),
-                    lambda: repository.list(""),
-                    lambda: anext(repository.watch("", 0)),
-                    lambda: repository.grant(1_000),
-                    lambda: repository.keep_alive(1),
-                    lambda: repository.revoke(1),
-                ):
-                    started_s = loop.time()
-                    with pytest.raises(errors.MetadataUnavailable):
-                        await operation()
-                    assert (loop.time() - started_s) * 1_000 < self.unavailable_timeout_ms + 1_500
+                async with asyncio.timeout((self.unavailable_timeout_ms + 2_000) / 1_000):
+                    results = await asyncio.gather(
+                        repository.get("a"),
+                        repository.set("a", b"", 0),
+                        repository.delete("a", 0),
+                        repository.list(""),
+                        anext(repository.watch("", 0)),
+                        repository.grant(1_000),
+                        repository.keep_alive(1),
+                        repository.revoke(1),
+                        return_exceptions=True,
+                    )
+            assert [type(result) for result in results if not is_unavailable(result)] == []
 
         asyncio.run(run())
 

@@ -64,15 +64,15 @@ def test_leases_run_on_the_given_clock() -> None:
     async def run() -> None:
         clock = HandClock()
         repository = MemoryRepository(clock)
-        long, short = await repository.grant(2_000), await repository.grant(1_000)
+        long, short = await repository.grant(2_001), await repository.grant(1_000)
         await repository.set("long", b"", 0, long)
         entry = await repository.set("short", b"", 0, short)
         async with Watcher(repository, "", entry.version) as watcher:
-            clock.advance(999)
+            clock.advance(1_000)
             await repository.keep_alive(short)
             clock.advance(999)
             assert (await repository.get("short")).version
-            clock.advance(1)
+            clock.advance(2)
             assert [e.key for e in await watcher.entries(1)] == ["short"]
             clock.advance(1)
             assert [e.key for e in await watcher.entries(2)] == ["short", "long"]

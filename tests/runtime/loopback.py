@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import uvloop
@@ -143,9 +143,7 @@ class RawPeer:
         self.writer.write(data)
 
     async def receive(self) -> tuple[int, Message]:
-        header = frames.parse_frame_header(
-            await self.reader.readexactly(frames.FRAME_HEADER_BYTES)
-        )
+        header = frames.parse_frame_header(await self.reader.readexactly(frames.FRAME_HEADER_BYTES))
         body = await self.reader.readexactly(header.body_size)
         return header.request_id, frames.decode(header, memoryview(body))
 
@@ -159,10 +157,8 @@ class RawPeer:
 
     async def close(self) -> None:
         self.writer.close()
-        try:
+        with suppress(ConnectionError):  # The other side may be quicker.
             await self.writer.wait_closed()
-        except ConnectionError:
-            pass  # The other side was quicker.
 
 
 def question(count: int = 1) -> Next:

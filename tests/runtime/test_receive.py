@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loopback import block_of
 
+from loopback import block_of
 from millrace.codec import frames
 from millrace.core.messages import Blocks, Message, MetaSet, Ping
 from millrace.errors import ProtocolError

@@ -4,9 +4,9 @@ import asyncio
 import socket
 
 import pytest
+
 from loopback import (
     HELLO,
-    Pair,
     RawPeer,
     Recorder,
     block_of,
@@ -16,8 +16,7 @@ from loopback import (
     run,
     write_of,
 )
-
-from millrace.core.messages import Blocks, Goodbye, Hello, Peeked, Refusal, Refused, Written
+from millrace.core.messages import Blocks, Hello, Message, Peeked, Refusal, Refused, Written
 from millrace.errors import (
     AddressInUse,
     BadConfiguration,
@@ -29,6 +28,7 @@ from millrace.errors import (
     WrongPeer,
 )
 from millrace.runtime.transport import (
+    Session,
     TransportCounters,
     TransportSettings,
     dial,
@@ -258,6 +258,46 @@ def test_somebody_there_who_never_says_hello() -> None:
     run(body)
 
 
+def test_dialling_is_given_up_while_the_system_still_connects() -> None:
+    async def body() -> None:
+        with socket.socket() as full, socket.socket() as one, socket.socket() as other:
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)
+            for filler in (one, other):  # The backlog: further peers wait for a place in it.
+                filler.setblocking(False)
+                filler.connect_ex(full.getsockname())
+            counters = TransportCounters()
+            address = f"127.0.0.1:{full.getsockname()[1]}"
+            with pytest.raises(NoNodeReachable, match="within 60 ms"):
+                await dial(address, HELLO, Recorder(), 60, None, counters)
+            assert counters.connections_opened == 0
+
+    run(body)
+
+
+def test_an_error_in_a_handler_is_loud_and_ends_that_connection_only() -> None:
+    class Faulty(Recorder):
+        def received(self, session: Session, request_id: int, message: Message) -> None:
+            raise ZeroDivisionError("a defect")
+
+    async def body() -> None:
+        reported: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda loop, context: reported.append(context.get("exception"))
+        )
+        async with pair() as both:
+            faulty = Faulty()
+            session = await dial(both.listener.address, HELLO, faulty, 2_000)
+            both.server.sessions[-1].tell(question())
+            await faulty.until(lambda: bool(faulty.closes))
+            assert faulty.closes == ["lost"]
+            assert not session.is_open
+            assert [type(error) for error in reported] == [ZeroDivisionError]
+            assert await both.session.ask(echo(1), 1_000) == Peeked(1)
+
+    run(body)
+
+
 def test_one_connection_too_many_is_sent_away() -> None:
     async def body() -> None:
         async with pair(TransportSettings(connections_max=1)) as both:
@@ -290,5 +330,3 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
 def test_bad_addresses(text: str) -> None:
     with pytest.raises(BadConfiguration, match="address"):
         parse_address(text)
-
-

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from importlib import util
 from pathlib import Path
 from types import TracebackType
+from urllib.request import Request, urlopen
 
 START_TIMEOUT_S = 30.0
 READY = "ready to serve client requests"
@@ -75,9 +76,21 @@ class EtcdMember:
         if not self._ready.wait(START_TIMEOUT_S):
             raise AssertionError(f"etcd {self.name} did not start: {' | '.join(self._said[-5:])}")
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
     def kill(self) -> None:
         """As `kill -9` does."""
-        self._end(signal.SIGKILL)
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process.wait()
+        if self._reader is not None:
+            self._reader.join()
+        if self._process.stderr is not None:
+            self._process.stderr.close()
+        self._process = None
 
     def pause(self) -> None:
         assert self._process is not None
@@ -86,17 +99,6 @@ class EtcdMember:
     def resume(self) -> None:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
-
-    def _end(self, number: int) -> None:
-        if self._process is None:
-            return
-        self._process.send_signal(number)
-        self._process.wait()
-        if self._reader is not None:
-            self._reader.join()
-        if self._process.stderr is not None:
-            self._process.stderr.close()
-        self._process = None
 
     def _read_log(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stderr is not None
@@ -121,15 +123,29 @@ class EtcdCluster:
     def endpoints(self) -> list[str]:
         return [member.endpoint for member in self.members]
 
-    def restart(self, member: EtcdMember) -> None:
-        member.start(self.members)
-        member.wait_ready()
-
-    def __enter__(self) -> "EtcdCluster":
+    def start_all(self) -> None:
+        """Start those that do not run; returns when all serve."""
         for member in self.members:
-            member.start(self.members)
+            if not member.is_running:
+                member.start(self.members)
         for member in self.members:
             member.wait_ready()
+
+    def leader(self) -> EtcdMember:
+        for member in self.members:
+            request = Request(f"http://{member.endpoint}/v3/maintenance/status", data=b"{}")
+            with urlopen(request, timeout=START_TIMEOUT_S) as response:
+                status = json.load(response)
+            if status["leader"] == status["header"]["member_id"]:
+                return member
+        raise AssertionError("no member of etcd is the leader")
+
+    def __enter__(self) -> "EtcdCluster":
+        try:
+            self.start_all()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from types import TracebackType
 
+from millrace import errors
 from millrace.meta.contract import Change, Entry, Repository
 
 WAIT_S = 20.0
@@ -61,7 +62,7 @@ class Watcher:
                 async with self._news:
                     self.changes.append(change)
                     self._news.notify_all()
-        except Exception as failure:  # Kept for the test, which says which one it expects.
+        except errors.MillraceError as failure:  # Kept for the test, which knows what to expect.
             self.failure = failure
         async with self._news:
             self.has_ended = True

@@ -1,2 +1,8 @@
-"""The public API: `connect()`, `Log`, `Reader`; async, with a sync facade.
-"""
+"""The public API: `connect()`, `Log`, `Reader`; async, with a sync facade in `millrace.sync`."""
+
+from millrace.client.cluster import Client, ClusterStatus, connect
+from millrace.client.log import Log, LogDescription
+from millrace.client.outcomes import UnknownAppend
+from millrace.client.reader import Reader
+
+__all__ = ["Client", "ClusterStatus", "Log", "LogDescription", "Reader", "UnknownAppend", "connect"]

@@ -150,9 +150,13 @@ class Append:
         return Appended(block.first, block.last)  # Keeps I1.
 
     def _write_to(self, node: NodeId, write: Write) -> Procedure[Answer]:
-        """A busy node is waited for, as long as the append has time."""
+        """A busy node is waited for, as long as the append has time.  While a write is on its
+        way it may be done, also when the time runs out before its answer (I2)."""
         while True:
+            was_written, self._may_be_written = self._may_be_written, True
             answer = yield from ask(node, write)
+            if _is_not_done(answer):
+                self._may_be_written = was_written
             if not isinstance(answer, Refused) or answer.reason is not Refusal.BUSY:
                 return answer
             yield Pause(BUSY_PAUSE_MS)
@@ -171,8 +175,6 @@ class Append:
         self, projection: Projection, node: NodeId, answer: Answer
     ) -> Procedure[AppendOutcome | _Retry]:
         if isinstance(answer, Failure):
-            if not answer.is_definite:
-                self._may_be_written = True
             reason = ReconfigureReason.UNREACHABLE
             return (yield from self._reconfigure(projection, {node}, reason, answer.detail))
         refused = answer if isinstance(answer, Refused) else _unexpected(answer)
@@ -278,6 +280,10 @@ class Append:
     def _unknown(self, detail: str) -> AppendUnknown:
         assert self._block is not None
         return AppendUnknown(self._block.first, self._block.epoch, detail)
+
+
+def _is_not_done(answer: Answer) -> bool:
+    return isinstance(answer, Refused) or (isinstance(answer, Failure) and answer.is_definite)
 
 
 def _unexpected(answer: Message) -> Refused:

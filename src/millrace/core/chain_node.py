@@ -175,9 +175,13 @@ class ChainNode:
             case Revise():
                 return self._revise(ticket, request)
 
-    def settled(self, number: int) -> None:
-        """What settle `number` covered is safe now."""
+    def settled(self, number: int, answer: Message) -> Message:
+        """What settle `number` covered is safe now; the answer as it stands by now.
+
+        Blocks that were on their way to the disk at a seal may have failed since: the seal must
+        not speak of them, or the reconciliation would not look for them."""
         self._unsafe.pop(number, None)
+        return self._sealed(answer.epoch_before) if isinstance(answer, Sealed) else answer
 
     # -- Writing ------------------------------------------------------------------------------
 
@@ -194,21 +198,22 @@ class ChainNode:
             return [Reply(ticket, self.refuse(epoch) or self._bad("unreachable"))]
         if block.log != self.log or block.first < FIRST_LSN:
             return [Reply(ticket, self._bad(f"{block!r} does not belong here"))]
-        if block.first < self.taken.trim_end:
+        if block.end <= self.taken.trim_end:
             return [Reply(ticket, Refused(Refusal.TRIMMED, epoch, f"below {self.taken.trim_end}"))]
-        if self.taken.overlaps(block.first, block.end):
-            return self._refuse_written(ticket, block)
+        # A block across the trim point is taken for its upper part: the rest of it is still read.
+        first = max(block.first, self.taken.trim_end)
+        if self.taken.overlaps(first, block.end):
+            return self._refuse_written(ticket, first, block.end)
         if self.refuse_writes is not None:
             return [Reply(ticket, Refused(self.refuse_writes, epoch))]
         if len(self.taken.islands) >= SPARSE_EXTENTS_MAX:
             return [Reply(ticket, Refused(Refusal.BUSY, epoch, "too many holes below this block"))]
-        self.taken.take(block.first, block.end)
+        self.taken.take(first, block.end)
         settle = self._settle(ticket, ack, answer)
-        self._unsafe[settle.number] = (block.first, block.end)
+        self._unsafe[settle.number] = (first, block.end)
         return [StoreBlock(block, copyset, ack), settle]
 
-    def _refuse_written(self, ticket: Ticket, block: Block) -> list[NodeEffect]:
-        first, end = block.first, block.end
+    def _refuse_written(self, ticket: Ticket, first: Lsn, end: Lsn) -> list[NodeEffect]:
         if any(low < end and first < high for low, high in self._unsafe.values()):
             # Keeps I3: "written" would be taken for an acknowledgement by the block's writer.
             busy = Refused(Refusal.BUSY, self.fence.epoch, "the same block is being written")
@@ -244,14 +249,16 @@ class ChainNode:
             self.fence = Fence(request.epoch, request.proposer, self.fence.standing)
             effects.append(SetFence(self.log, self.fence))
         self._resealed = True
-        sealed = Sealed(
+        return [*effects, self._settle(ticket, Ack.DISK, self._sealed(before))]
+
+    def _sealed(self, before: Epoch) -> Sealed:
+        return Sealed(
             before,
             self.fence.standing,
             self.taken.trim_end,
             self.taken.contiguous_end,
             self.taken.end,
         )
-        return [*effects, self._settle(ticket, Ack.DISK, sealed)]
 
     def _admit(self, ticket: Ticket) -> list[NodeEffect]:
         self.fence = Fence(self.fence.epoch, self.fence.proposer, Standing.MEMBER)
@@ -269,8 +276,9 @@ class ChainNode:
     # -- Learning -----------------------------------------------------------------------------
 
     def _begin_learn(self, ticket: Ticket, request: BeginLearn) -> list[NodeEffect]:
-        is_member = self.fence.standing is Standing.MEMBER
-        if request.epoch < self.fence.epoch or (is_member and request.epoch == self.fence.epoch):
+        # A member of this very epoch may be told to learn: it was sealed into it by somebody who
+        # then lost to another proposer of the same epoch, whose chain does without it.
+        if request.epoch < self.fence.epoch:
             return [Reply(ticket, Refused(Refusal.EPOCH, self.fence.epoch))]
         self.fence = Fence(request.epoch, NO_TOKEN, Standing.BLANK)
         self._resealed = True
@@ -282,20 +290,33 @@ class ChainNode:
             return [Reply(ticket, self._bad("a member does not learn"))]
         if request.blocks and self.refuse_writes is not None:
             return [Reply(ticket, Refused(self.refuse_writes, self.fence.epoch))]
+        taken = self.taken.copy()
         effects: list[NodeEffect] = []
         for extent in request.remove:
-            self.taken.release(extent.first, Lsn(extent.last + 1))
+            if not taken.covers(extent.first, Lsn(extent.last + 1)):
+                return [Reply(ticket, self._changed_meanwhile())]
+            taken.release(extent.first, Lsn(extent.last + 1))
         if request.remove:
             firsts = tuple(extent.first for extent in request.remove)
             effects.append(RemoveBlocks(self.log, firsts))
-        if request.trim_end > self.taken.trim_end:
-            self.taken.trim(request.trim_end)
+        if request.trim_end > taken.trim_end:
+            taken.trim(request.trim_end)
             effects.append(TrimLog(self.log, request.trim_end))
         for block in request.blocks:
-            if block.end > self.taken.trim_end:
-                self.taken.take(max(block.first, self.taken.trim_end), block.end)
-                effects.append(StoreBlock(block, request.copyset, Ack.DISK))
-        return [*effects, self._settle(ticket, Ack.DISK, Revised(self.taken.contiguous_end))]
+            first = max(block.first, taken.trim_end)
+            if block.end <= first:
+                continue
+            if taken.overlaps(first, block.end):
+                return [Reply(ticket, self._changed_meanwhile())]
+            taken.take(first, block.end)
+            effects.append(StoreBlock(block, request.copyset, Ack.DISK))
+        self.taken = taken
+        return [*effects, self._settle(ticket, Ack.DISK, Revised(taken.contiguous_end))]
+
+    def _changed_meanwhile(self) -> Refused:
+        """Two learn at once, because the first was given up for dead: the later one begins
+        again."""
+        return Refused(Refusal.BUSY, self.fence.epoch, "the log changed while it was learned")
 
     # -- Shared -------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from enum import Enum
 import msgspec
 
 from millrace.core.messages import Learn, Learned
-from millrace.core.procedure import ClusterView, Procedure, ask
+from millrace.core.procedure import Answer, ClusterView, Procedure, ask
 from millrace.core.projection import Projection, ReconfigureReason
 from millrace.types import Epoch, LogId, NodeId, NodeInfo, Role
 
@@ -86,15 +86,15 @@ def choose_learner(
     return next((node.id for node in ring if node.location not in racks), ring[0].id)
 
 
-def teach(projection: Projection, learner: NodeId) -> Procedure[Learned | str]:
-    """Let `learner` copy the log until little is left; the reason if it could not."""
+def teach(projection: Projection, learner: NodeId) -> Procedure[Answer]:
+    """Let `learner` copy the log until little is left; answers Learned, or what stopped it."""
     request = Learn(projection.log, projection.epoch, projection.tail)
     before = 0
     rounds = 0
     while True:
         answer = yield from ask(learner, request, LEARN_TIMEOUT_MS)
         if not isinstance(answer, Learned):
-            return f"node {learner} could not learn: {answer}"
+            return answer
         rounds += 1
         if answer.contiguous_end - before <= CLOSE_ENOUGH or rounds >= LEARN_ROUNDS_MAX:
             return answer

@@ -93,17 +93,16 @@ class NodeCore:
 
     def settled(self, settle: Settle) -> list[NodeEffect]:
         """The mutations before `settle` are safe: answer, and serve readers that waited."""
-        effects: list[NodeEffect] = [Reply(settle.ticket, settle.message)]
         chain = self._chains.get(settle.log)
-        if chain is not None:
-            chain.settled(settle.number)
-            effects += self._streams.advanced(chain)
-        return effects
+        if chain is None:
+            return [Reply(settle.ticket, settle.message)]
+        answer = chain.settled(settle.number, settle.message)
+        return [Reply(settle.ticket, answer), *self._streams.advanced(chain)]
 
     def store_failed(self, settle: Settle, reason: Refusal, detail: str) -> list[NodeEffect]:
         """The mutations before `settle` were not kept: refuse, and go by what the store has."""
         chain = self.chain(settle.log)
-        chain.settled(settle.number)
+        chain.settled(settle.number, settle.message)
         state = self._open_log(settle.log)
         if state is not None:
             chain.reload(state)

@@ -35,6 +35,21 @@ class TakenRanges:
     def holds(self, lsn: Lsn) -> bool:
         return self.trim_end <= lsn and self.overlaps(lsn, Lsn(lsn + 1))
 
+    def covers(self, first: Lsn, end: Lsn) -> bool:
+        """Whether every position of [first, end) is taken."""
+        if first < self.contiguous_end:
+            return end <= self.contiguous_end
+        at = bisect_right(self.islands, (first, LSN_MAX))
+        while at and first < end and self.islands[at - 1][0] <= first < self.islands[at - 1][1]:
+            first = self.islands[at - 1][1]
+            at = bisect_right(self.islands, (first, LSN_MAX))
+        return first >= end
+
+    def copy(self) -> "TakenRanges":
+        twin = TakenRanges(self.trim_end, self.contiguous_end)
+        twin.islands = list(self.islands)
+        return twin
+
     def take(self, first: Lsn, end: Lsn) -> None:
         assert not self.overlaps(first, end), f"{first}..{end - 1} is taken"
         if first == self.contiguous_end:
@@ -49,7 +64,7 @@ class TakenRanges:
             assert end <= self.contiguous_end
             if end < self.contiguous_end:
                 self.islands.insert(0, (end, self.contiguous_end))
-            self.contiguous_end = first
+            self.contiguous_end = max(first, self.trim_end)
             return
         at = bisect_right(self.islands, (first, LSN_MAX)) - 1
         low, high = self.islands[at]

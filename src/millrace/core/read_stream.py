@@ -150,13 +150,14 @@ class ReadStream:
         self.bytes_received = 0
         self.bytes_delivered = 0
         self._settings = settings or ReadSettings()
-        self._projection: Projection | None = None
+        self.projection: Projection | None = None
         self._version = 0
         self._buffer = ReadBuffer()
         self._bytes_taken = 0
         self._version_bytes = 0  # Received since the last START.
         self._granted_bytes = 0
         self._last_reason = RewindReason.OPENED
+        self._is_retry_set = False  # In phase PROJECTION: the timer, not an answer, is due.
 
     # -- Events -------------------------------------------------------------------------------
 
@@ -169,14 +170,16 @@ class ReadStream:
         if self.phase is not ReadPhase.PROJECTION:
             return []
         if isinstance(answer, Failure):
-            return [SetTimer(self._settings.retry_ms)]
-        self._projection = answer
+            return self._retry_later()
+        self.projection = answer
         return self._start(answer)
 
     def arrived(self, node: NodeId, message: Message | Failure) -> list[ReadEffect]:
         """Something from `node`, in answer to START or pushed."""
-        if self._projection is None or node != self._projection.tail:
+        if self.projection is None or node != self.projection.tail:
             return []
+        if self.phase in (ReadPhase.PROJECTION, ReadPhase.FINISHED):
+            return []  # Late: the sender was stopped, and will be started again or not at all.
         match message:
             case Blocks(_, version, blocks):
                 return self._blocks(blocks) if version == self._version else []
@@ -203,7 +206,7 @@ class ReadStream:
 
     def lost(self, node: NodeId) -> list[ReadEffect]:
         """The connection to `node` broke."""
-        if self._projection is None or node != self._projection.tail:
+        if self.projection is None or node != self.projection.tail:
             return []
         if self.phase in (ReadPhase.PROJECTION, ReadPhase.FINISHED):
             return []
@@ -212,21 +215,26 @@ class ReadStream:
     def took(self, size_bytes: int) -> list[ReadEffect]:
         """The application took so much of what was delivered."""
         self._bytes_taken += size_bytes
-        if self._projection is None or self.phase in (ReadPhase.PROJECTION, ReadPhase.FINISHED):
+        return self._widen()
+
+    def _widen(self) -> list[ReadEffect]:
+        if self.projection is None or self.phase in (ReadPhase.PROJECTION, ReadPhase.FINISHED):
             return []
         allowed = self._allowed_bytes()
         if allowed - self._granted_bytes < self._settings.window_bytes // 4:
             return []
         self._granted_bytes = allowed
-        return [TellSender(self._projection.tail, Window(self.number, self._version, allowed))]
+        return [TellSender(self.projection.tail, Window(self.number, self._version, allowed))]
 
     def timer_fired(self) -> list[ReadEffect]:
         match self.phase:
             case ReadPhase.PROJECTION:
+                if not self._is_retry_set:
+                    return []  # A timer of an earlier phase: the answer is on its way.
                 return self._need_projection(NeedProjection(NO_EPOCH, self._last_reason))
             case ReadPhase.STARTED:
-                assert self._projection is not None
-                return self._rewind(RewindReason.SENDER_LOST, self._projection.tail)
+                assert self.projection is not None
+                return self._rewind(RewindReason.SENDER_LOST, self.projection.tail)
             case ReadPhase.TAIL:
                 return self._repair()
             case _:
@@ -247,15 +255,14 @@ class ReadStream:
         effects = [] if block is None else self._blocks((block,))
         if self.next_lsn >= self.end:
             return effects
-        self.phase = ReadPhase.PROJECTION
-        return [*effects, SetTimer(self._settings.retry_ms)]
+        return [*effects, *self._retry_later()]
 
     def stop(self) -> list[ReadEffect]:
         return [] if self.phase is ReadPhase.FINISHED else self._finish()
 
     def explain(self) -> dict[str, object]:
         """Why the stream is where it is (G9)."""
-        projection = self._projection
+        projection = self.projection
         return {
             "log": self.log,
             "next_lsn": self.next_lsn,
@@ -297,20 +304,25 @@ class ReadStream:
     def _need_projection(self, need: NeedProjection) -> list[ReadEffect]:
         self.phase = ReadPhase.PROJECTION
         self._last_reason = need.reason
+        self._is_retry_set = False
         return [need]
+
+    def _retry_later(self) -> list[ReadEffect]:
+        self.phase = ReadPhase.PROJECTION
+        self._is_retry_set = True
+        return [SetTimer(self._settings.retry_ms)]
 
     def _trouble(self, trouble: ChainTrouble) -> list[ReadEffect]:
         """A repair failed.  Without a reason to change the chain, and nothing newer to wait
         for, a pause keeps the stream from asking in a tight loop."""
-        assert self._projection is not None
-        if trouble.cause is None and trouble.epoch <= self._projection.epoch:
-            self.phase = ReadPhase.PROJECTION
+        assert self.projection is not None
+        if trouble.cause is None and trouble.epoch <= self.projection.epoch:
             self._last_reason = RewindReason.CHAIN_TROUBLE
-            return [SetTimer(self._settings.retry_ms)]
+            return [*self._stop_sender(), *self._retry_later()]
         need = NeedProjection(
             trouble.epoch, RewindReason.CHAIN_TROUBLE, trouble.cause, trouble.node
         )
-        return self._need_projection(need)
+        return [*self._stop_sender(), *self._need_projection(need)]
 
     def _rewind(
         self, reason: RewindReason, suspect: NodeId | None, epoch: Epoch = NO_EPOCH
@@ -324,11 +336,11 @@ class ReadStream:
         return self._stop_sender() + self._need_projection(need)
 
     def _stop_sender(self) -> list[ReadEffect]:
-        assert self._projection is not None
-        return [TellSender(self._projection.tail, Stop(self.number))]
+        assert self.projection is not None
+        return [TellSender(self.projection.tail, Stop(self.number))]
 
     def _finish(self) -> list[ReadEffect]:
-        stop = [] if self._projection is None else self._stop_sender()
+        stop = [] if self.projection is None else self._stop_sender()
         self.phase = ReadPhase.FINISHED
         self._buffer.clear()
         return [*stop, Finish()]
@@ -343,12 +355,14 @@ class ReadStream:
             self._version_bytes += block.size
             is_mine = block.log == self.log and self._buffer.add(block, self.next_lsn)
             if not is_mine:
-                assert self._projection is not None
-                return effects + self._rewind(RewindReason.MISBEHAVED, self._projection.tail)
+                assert self.projection is not None
+                return effects + self._rewind(RewindReason.MISBEHAVED, self.projection.tail)
         if self.phase is not ReadPhase.ELSEWHERE:
             self.phase = ReadPhase.RECORDS
         effects += self._deliver_ready()
-        return effects + self._finish() if self.next_lsn >= self.end else effects
+        if self.next_lsn >= self.end:
+            return effects + self._finish()
+        return effects + self._widen()  # Nobody takes gaps and duplicates: make up for them.
 
     def _deliver_ready(self) -> list[ReadEffect]:
         effects: list[ReadEffect] = []
@@ -372,8 +386,8 @@ class ReadStream:
         if last < self.next_lsn:
             return []
         if first > self.next_lsn or kind is not GapKind.TRIM:
-            assert self._projection is not None
-            return self._rewind(RewindReason.MISBEHAVED, self._projection.tail)
+            assert self.projection is not None
+            return self._rewind(RewindReason.MISBEHAVED, self.projection.tail)
         end = min(Lsn(last + 1), self.end)
         gap = DeliverGap(Gap(kind, self.next_lsn, Lsn(end - 1)))
         self.next_lsn = end
@@ -400,5 +414,9 @@ class ReadStream:
             self.rewinds[RewindReason.CORRUPT] = self.rewinds.get(RewindReason.CORRUPT, 0) + 1
             self.phase = ReadPhase.ELSEWHERE
             return [NeedCopy(self.next_lsn, node)]
-        suspect = node if reason is Refusal.INCOMPLETE else None
-        return self._rewind(RewindReason.REFUSED, suspect, epoch)
+        if reason is Refusal.INCOMPLETE:
+            return self._rewind(RewindReason.REFUSED, node, epoch)
+        # Busy, or worse: asking again at once would be a tight loop.
+        self.rewinds[RewindReason.REFUSED] = self.rewinds.get(RewindReason.REFUSED, 0) + 1
+        self._last_reason = RewindReason.REFUSED
+        return [*self._stop_sender(), *self._retry_later()]

@@ -62,11 +62,11 @@ def reconcile(
     if isinstance(truth, Extent):
         yield from note("chain.diverged", log=log, first=truth.first)
         return Trouble(epoch, f"members hold different blocks at {truth.first}")
-    trouble = yield from _pass_on(log, epoch, tuple(chain), held, truth)
+    trouble = yield from _pass_on(log, epoch, tuple(chain), low, held, truth)
     if trouble is None and is_lossy:
         trouble = yield from _mark_lost(log, epoch, tuple(chain), low, high, truth, make_junk)
     if trouble is None:
-        trouble = yield from _trim(log, epoch, chain, sealed, trim_end)
+        trouble = yield from _trim(log, epoch, tuple(chain), sealed, trim_end, make_junk)
     return trouble
 
 
@@ -120,6 +120,7 @@ def _pass_on(
     log: LogId,
     epoch: Epoch,
     chain: tuple[NodeId, ...],
+    low: Lsn,
     held: dict[NodeId, list[Extent]],
     truth: list[tuple[Extent, NodeId]],
 ) -> Procedure[Trouble | None]:
@@ -131,7 +132,10 @@ def _pass_on(
     lacking = [item for item in lacking if item[2]]
     for at in range(0, len(lacking), PARALLEL_BLOCKS):
         some = lacking[at : at + PARALLEL_BLOCKS]
-        reads = [Ask(holder, Read(log, epoch, extent.first)) for extent, holder, _ in some]
+        # Not below `low`: the beginning of a block across the trim point is not readable.
+        reads = [
+            Ask(holder, Read(log, epoch, max(extent.first, low))) for extent, holder, _ in some
+        ]
         found = yield from ask_all(reads)
         writes: list[Ask] = []
         for (_, holder, targets), answer in zip(some, found, strict=True):
@@ -157,6 +161,17 @@ def _mark_lost(
     make_junk: MakeJunk,
 ) -> Procedure[Trouble | None]:
     lost = holes(low, high, [extent for extent, _ in truth])
+    return (yield from mark_lost(log, epoch, chain, lost, make_junk))
+
+
+def mark_lost(
+    log: LogId,
+    epoch: Epoch,
+    chain: tuple[NodeId, ...],
+    lost: Sequence[tuple[Lsn, Lsn]],
+    make_junk: MakeJunk,
+) -> Procedure[Trouble | None]:
+    """Say on every member that an acknowledged record may have been at these (first, end)."""
     for first, end in lost:
         junk = make_junk(log, first, end - first, EntryKind.LOSS)
         fill = Fill(log, epoch, junk, chain)
@@ -169,8 +184,22 @@ def _mark_lost(
 
 
 def _trim(
-    log: LogId, epoch: Epoch, chain: Sequence[NodeId], sealed: dict[NodeId, Sealed], end: Lsn
+    log: LogId,
+    epoch: Epoch,
+    chain: tuple[NodeId, ...],
+    sealed: dict[NodeId, Sealed],
+    end: Lsn,
+    make_junk: MakeJunk,
 ) -> Procedure[Trouble | None]:
+    """A node trims only what it holds.  One that lost blocks which the others have trimmed is
+    given junk up to the trim point, to be trimmed at once."""
+    high = max(sealed[node].end for node in chain)
+    short = [node for node in chain if sealed[node].end < end and end >= high]
+    if short:
+        fill = Fill(log, epoch, make_junk(log, Lsn(end - 1), 1, EntryKind.LOSS), chain)
+        trouble = yield from _all_ok(epoch, [Ask(node, fill) for node in short])
+        if trouble is not None:
+            return trouble
     behind = [node for node in chain if sealed[node].trim_end < end]
     return (yield from _all_ok(epoch, [Ask(node, Trim(log, epoch, end)) for node in behind]))
 

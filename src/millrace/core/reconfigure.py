@@ -46,7 +46,7 @@ from millrace.core.procedure import (
     note,
 )
 from millrace.core.projection import Projection, ReconfigureReason, sequencer_candidates
-from millrace.core.reconcile import reconcile
+from millrace.core.reconcile import mark_lost, reconcile
 from millrace.core.repair import MakeJunk
 from millrace.limits import RECONFIGURE_ATTEMPTS_MAX
 from millrace.types import Epoch, LogId, Lsn, NodeId, Token
@@ -94,10 +94,11 @@ def reconfigure(
         current, version = read
         if current is None:
             return Failure(FailureKind.UNKNOWN_NODE, f"log {change.log} has no projection")
-        if change.only_from is not None and current.epoch > max(change.only_from, floor):
+        has_moved = change.only_from is not None and current.epoch > change.only_from
+        if has_moved and current.epoch >= floor:
+            # The loser adopts the winner's, also when both were after the same epoch.
             return current
-        attempt_token = Token(proposer.client, proposer.request + attempt)
-        result = yield from _attempt(change, current, version, floor, attempt_token, make_junk)
+        result = yield from _attempt(change, current, version, floor, proposer, make_junk)
         if isinstance(result, Projection):
             return result
         floor, detail = max(floor, result.floor), result.detail
@@ -131,9 +132,17 @@ def _attempt(
     if trouble_detail is not None:
         return _TryAgain(epoch, trouble_detail)
     end = Lsn(max(members.sealed[node].end for node in members.chain))
-    sequencer = yield from _appoint(change, current, epoch, end)
-    if isinstance(sequencer, _TryAgain):
-        return sequencer
+    appointed = yield from _appoint(change, current, epoch, end)
+    if isinstance(appointed, _TryAgain):
+        return appointed
+    sequencer, next_lsn = appointed
+    if members.is_lossy and next_lsn > end:
+        # The sequencer remembers more than anybody holds: that may have been acknowledged.
+        trouble = yield from mark_lost(
+            current.log, epoch, members.chain, [(end, next_lsn)], make_junk
+        )
+        if trouble is not None:
+            return _TryAgain(trouble.epoch, f"marking what was lost: {trouble.detail}")
     projection = Projection(
         current.log,
         epoch,
@@ -201,7 +210,7 @@ def _admit(log: LogId, epoch: Epoch, members: _Members) -> Procedure[str | None]
 
 def _appoint(
     change: Change, current: Projection, epoch: Epoch, next_lsn: Lsn
-) -> Procedure[NodeId | _TryAgain]:
+) -> Procedure[tuple[NodeId, Lsn] | _TryAgain]:
     view: ClusterView | Failure = yield ListNodes()
     if isinstance(view, Failure):
         return _TryAgain(epoch, view.detail)
@@ -213,11 +222,12 @@ def _appoint(
 
 def _bootstrap_first(
     log: LogId, candidates: Sequence[NodeId], epoch: Epoch, next_lsn: Lsn
-) -> Procedure[NodeId | _TryAgain]:
+) -> Procedure[tuple[NodeId, Lsn] | _TryAgain]:
+    """The first that serves the epoch, and the position it begins at."""
     for node in candidates:
         answer = yield from ask(node, Bootstrap(log, epoch, next_lsn), SEAL_TIMEOUT_MS)
         if isinstance(answer, Bootstrapped):
-            return node
+            return node, answer.next_lsn
         if isinstance(answer, Refused) and answer.reason is Refusal.EPOCH:
             return _TryAgain(answer.epoch, f"the sequencer is at epoch {answer.epoch}")
     return _TryAgain(epoch, f"no sequencer answers; asked {list(candidates)}")
@@ -241,10 +251,10 @@ def create(
     if isinstance(view, Failure):
         return view
     candidates = sequencer_candidates(log, NodeId(0), view.nodes, view.live)
-    sequencer = yield from _bootstrap_first(log, candidates, epoch, Lsn(1))
-    if isinstance(sequencer, _TryAgain):
-        return Failure(FailureKind.LOST, sequencer.detail)
-    projection = Projection(log, epoch, chain, sequencer, replication)
+    appointed = yield from _bootstrap_first(log, candidates, epoch, Lsn(1))
+    if isinstance(appointed, _TryAgain):
+        return Failure(FailureKind.LOST, appointed.detail)
+    projection = Projection(log, epoch, chain, appointed[0], replication)
     replaced: bool | Failure = yield ReplaceProjection(projection, 0)
     if replaced is not True:
         return Failure(FailureKind.LOST, "the projection of a new log exists already")

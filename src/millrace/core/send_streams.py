@@ -149,11 +149,12 @@ class SendStreams:
         return effects
 
     def _caught_up(self, stream: SendStream, chain: ChainNode) -> list[NodeEffect]:
-        has_hole = chain.taken.end > stream.next_lsn
+        # A block that is here but not yet safe is no hole: it will be sent when it is.
+        has_hole = chain.taken.contiguous_end <= stream.next_lsn < chain.taken.end
         if stream.told == (stream.next_lsn, has_hole):
             return []
         stream.told = (stream.next_lsn, has_hole)
-        end = max(chain.taken.end, stream.next_lsn)
+        end = chain.taken.end if has_hole else stream.next_lsn
         return [Push(stream.session, CaughtUp(stream.number, stream.version, stream.next_lsn, end))]
 
     def _ended(

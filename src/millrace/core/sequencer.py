@@ -26,11 +26,10 @@ class Sequencer:
     def bootstrap(self, epoch: Epoch, next_lsn: Lsn) -> Message:
         if epoch < self.epoch:
             return Refused(Refusal.EPOCH, self.epoch, "the sequencer is ahead")
-        if epoch > self.epoch:
-            self.epoch = epoch
-            if next_lsn > self.next_lsn:  # Keeps I3.
-                self.next_lsn = next_lsn
-                self._recent.clear()
+        self.epoch = epoch
+        if next_lsn > self.next_lsn:  # Keeps I3.  Also for an epoch with two proposers.
+            self.next_lsn = next_lsn
+            self._recent.clear()
         return Bootstrapped(self.next_lsn)
 
     def next(self, epoch: Epoch, count: int) -> Message:

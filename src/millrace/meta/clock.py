@@ -11,7 +11,7 @@ class Timer(Protocol):
 
 class Clock(Protocol):
     def now_ms(self) -> int:
-        """Never goes back."""
+        """Whole milliseconds, rounded down; never goes back."""
 
     def call_later(self, delay_ms: int, call: Callable[[], None]) -> Timer: ...
 

@@ -17,6 +17,7 @@ from typing import Final
 from millrace import errors
 from millrace.meta import bounds
 from millrace.meta.contract import ANY_VERSION, Change, Conflict, Entry, LeaseExpired
+from millrace.meta.deadline import Deadline
 from millrace.meta.etcd_watch import EtcdWatch
 from millrace.meta.gateway import (
     NOT_FOUND,
@@ -29,7 +30,7 @@ from millrace.meta.gateway import (
     encode_bytes,
     range_end,
 )
-from millrace.meta.marks import Mark, Marks
+from millrace.meta.marks import DONE, REFUSED, Mark, MarkGone, Marks, compare_revision
 
 TIMEOUT_MS: Final = 5_000
 MARKS_SUFFIX: Final = "-marks"
@@ -56,34 +57,18 @@ class EtcdRepository:
     async def get(self, key: str) -> Entry:
         bounds.check_key(key)
         answer = await self._read("/v3/kv/range", {"key": self._name(key)})
-        return self._entry(key, answer)
+        return self._entry(key, _only(answer))
 
     async def set(self, key: str, value: bytes, expected: int, lease: int = 0) -> Entry:
         bounds.check_key(key)
         bounds.check_value(key, value)
         put = {"key": self._name(key), "value": encode_bytes(value), "lease": str(lease)}
-        try:
-            version = await self._change(key, {"request_put": put}, expected)
-        except GatewayRefused as refused:
-            if refused.code != NOT_FOUND:
-                raise _refusal(refused) from refused
-            if lease:
-                await self._check_lease(lease)
-            # The lease is there, so it was the marks' that is gone: nothing was done yet.
-            self._marks.forget_lease()
-            return await self.set(key, value, expected, lease)
+        version = await self._change(key, {"request_put": put}, expected, lease)
         return Entry(key, value, version, lease)
 
     async def delete(self, key: str, expected: int) -> None:
         bounds.check_key(key)
-        request = {"request_delete_range": {"key": self._name(key)}}
-        try:
-            await self._change(key, request, expected)
-        except GatewayRefused as refused:
-            if refused.code != NOT_FOUND:
-                raise _refusal(refused) from refused
-            self._marks.forget_lease()
-            await self.delete(key, expected)
+        await self._change(key, {"request_delete_range": {"key": self._name(key)}}, expected, 0)
 
     async def list(self, prefix: str) -> tuple[tuple[Entry, ...], int]:
         bounds.check_prefix(prefix)
@@ -151,11 +136,26 @@ class EtcdRepository:
                 return tuple(entries), int(body["revision"])
             body["key"] = encode_bytes(decode_bytes(pairs[-1]["key"]) + b"\0")
 
-    async def _change(self, key: str, request: Json, expected: int) -> int:
-        """The revision at which `request` took effect; raises Conflict."""
+    async def _change(self, key: str, request: Json, expected: int, lease: int) -> int:
+        """The revision at which `request` took effect; raises Conflict or LeaseExpired."""
         bounds.check_expected(expected)
-        mark = await self._marks.take()
         deadline = self._gateway.deadline()
+        while True:
+            try:
+                return await self._change_once(key, request, expected, deadline)
+            except MarkGone:
+                self._marks.forget_lease()
+            except GatewayRefused as refused:
+                if refused.code != NOT_FOUND:
+                    raise _refusal(refused) from refused
+                if lease:
+                    await self._check_lease(lease)
+                # The lease is there, so it was the marks' that is gone: nothing was done.
+                self._marks.forget_lease()
+
+    async def _change_once(self, key: str, request: Json, expected: int, deadline: Deadline) -> int:
+        """However many attempts it takes: the mark sees to it that one takes effect."""
+        mark = await self._marks.take()
         attempts_unknown = 0
         while True:
             body = self._transaction(key, request, expected, mark, attempts_unknown > 0)
@@ -172,34 +172,33 @@ class EtcdRepository:
     def _transaction(
         self, key: str, request: Json, expected: int, mark: Mark, is_repeated: bool
     ) -> Json:
-        compare = [_compare(mark.key, mark.revision)]
+        compare = [mark.is_unmoved()]
         if expected != ANY_VERSION:
-            compare.append(_compare(self._name(key), expected))
-        move = {"request_put": {"key": mark.key, "lease": str(mark.lease)}}
-        look = [{"request_range": {"key": name}} for name in (self._name(key), mark.key)]
-        # A repetition that fails moves the mark too: an attempt still on its way then fails.
-        return {
-            "compare": compare,
-            "success": [request, move],
-            "failure": [*look, move] if is_repeated else look,
-        }
+            compare.append(compare_revision(self._name(key), expected))
+        failure = [{"request_range": {"key": name}} for name in (self._name(key), mark.key)]
+        if is_repeated:
+            failure.append(mark.refuse_later_attempts())
+        return {"compare": compare, "success": [request, mark.move(DONE)], "failure": failure}
 
     def _outcome(self, key: str, answer: Json, mark: Mark, attempts_unknown: int) -> int:
         revision = int(answer["header"]["revision"])
         if answer.get("succeeded"):
             self._marks.give_back(mark, revision)
             return revision
-        found, found_mark = (part["response_range"] for part in answer["responses"][:2])
-        moved = int(_only(found_mark).get("mod_revision", 0))
-        if moved != mark.revision:
-            if not moved or not attempts_unknown:
-                raise errors.MetadataOutcomeUnknown(
-                    f"{key}: the mark of this change vanished; read the key again"
-                )
-            self._marks.give_back(mark, revision)
-            return moved
-        self._marks.give_back(mark, revision if attempts_unknown else mark.revision)
-        raise Conflict(self._entry(key, found))
+        found, found_mark = (_only(part["response_range"]) for part in answer["responses"][:2])
+        moved = int(found_mark.get("mod_revision", 0))
+        if moved == mark.revision:
+            # Not moved, or, if this was a repetition, moved just now to refuse the others.
+            self._marks.give_back(mark, revision if attempts_unknown else moved)
+            raise Conflict(self._entry(key, found))
+        if not moved:
+            if attempts_unknown:
+                raise errors.MetadataOutcomeUnknown(f"{key} may have been changed: read it again")
+            raise MarkGone(key)
+        self._marks.give_back(mark, moved)
+        if decode_bytes(found_mark["value"]) == REFUSED:
+            raise Conflict(self._entry(key, found))
+        return moved
 
     def _give_up(
         self, key: str, mark: Mark, attempts_unknown: int, failed: AttemptFailed
@@ -213,8 +212,7 @@ class EtcdRepository:
     def _name(self, key: str) -> str:
         return encode_bytes(self._namespace + key.encode())
 
-    def _entry(self, key: str, answer: Json) -> Entry:
-        pair = _only(answer)
+    def _entry(self, key: str, pair: Json) -> Entry:
         return entry_of(self._namespace, pair) if pair else Entry(key, b"", 0)
 
 
@@ -230,10 +228,6 @@ def entry_of(namespace: bytes, pair: Json) -> Entry:
 def _only(answer: Json) -> Json:
     pairs: list[Json] = answer.get("kvs", [])
     return pairs[0] if pairs else {}
-
-
-def _compare(name: str, revision: int) -> Json:
-    return {"key": name, "target": "MOD", "result": "EQUAL", "mod_revision": str(revision)}
 
 
 def _refusal(refused: GatewayRefused) -> errors.MetadataUnavailable:

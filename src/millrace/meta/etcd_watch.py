@@ -59,12 +59,13 @@ class EtcdWatch:
         url = self._gateway.current_url()
         try:
             async with await self._open(url, revision) as response:
-                async for line in _lines(response.content):
-                    answer: Json = msgspec.json.decode(line)
-                    if "error" in answer:
-                        raise AttemptFailed(f"{url}: {answer['error']}", is_definite=True)
-                    self._deadline = None
-                    yield answer["result"]
+                with self._gateway.streaming(response) as content:
+                    async for line in _lines(content):
+                        answer: Json = msgspec.json.decode(line)
+                        if "error" in answer:
+                            raise AttemptFailed(f"{url}: {answer['error']}", is_definite=True)
+                        self._deadline = None
+                        yield answer["result"]
             raise AttemptFailed(f"{url} ended the watch", is_definite=True)
         except aiohttp.SocketTimeoutError:
             self._gateway.skip(url)  # Silence is no failure: another member is asked.

@@ -10,7 +10,9 @@ leaves out what is zero.
 """
 
 import base64
-from collections.abc import Sequence
+import contextlib
+import io
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import aiohttp
@@ -23,7 +25,9 @@ NOT_FOUND: Final = 5
 RESOURCE_EXHAUSTED: Final = 8
 OUT_OF_RANGE: Final = 11
 FINAL_CODES: Final = frozenset({3, NOT_FOUND, 6, 7, 9, OUT_OF_RANGE, 12, 16})
+ATTEMPT_MS_MAX: Final = 1_500  # A proposal that died with its leader is never answered.
 PAUSE_MS: Final = 100  # Between rounds over the endpoints, while members elect a leader.
+LARGE_BODY_BYTES: Final = 64 * 1024
 
 Json = dict[str, Any]
 
@@ -51,10 +55,11 @@ class Gateway:
         self._urls = [(e if "://" in e else f"http://{e}").rstrip("/") for e in endpoints]
         self.timeout_ms = timeout_ms
         # Two tries fit into the time even when the first member hangs.
-        self.attempt_ms = max(50, timeout_ms * 2 // 5)
+        self.attempt_ms = min(ATTEMPT_MS_MAX, max(50, timeout_ms * 2 // 5))
         self._current = 0
         self._failures = 0
         self._session: aiohttp.ClientSession | None = None
+        self._streams: set[aiohttp.ClientResponse] = set()
         self._is_closed = False
 
     def deadline(self) -> Deadline:
@@ -67,7 +72,7 @@ class Gateway:
         try:
             async with self.session().post(
                 url + path,
-                data=msgspec.json.encode(body),
+                data=encode_body(body),
                 timeout=aiohttp.ClientTimeout(total=max(1, limit_ms) / 1_000),
             ) as response:
                 status = response.status
@@ -119,8 +124,20 @@ class Gateway:
         if self._urls[self._current] == url:
             self._current = (self._current + 1) % len(self._urls)
 
+    @contextlib.contextmanager
+    def streaming(self, response: aiohttp.ClientResponse) -> Iterator[aiohttp.StreamReader]:
+        """The body of a response that has no end; `close` ends it."""
+        self._streams.add(response)
+        try:
+            yield response.content
+        finally:
+            self._streams.discard(response)
+
     async def close(self) -> None:
         self._is_closed = True
+        for response in self._streams:
+            # Closing a session does not wake those who read from it.
+            response.content.set_exception(aiohttp.ClientConnectionError("closed"))
         if self._session is not None:
             await self._session.close()
 
@@ -138,6 +155,12 @@ class Gateway:
     def _fail(self, url: str, detail: str, is_definite: bool) -> AttemptFailed:
         self.skip(url)
         return AttemptFailed(f"{url}: {detail}", is_definite)
+
+
+def encode_body(body: Json) -> bytes | io.BytesIO:
+    data = msgspec.json.encode(body)
+    # The HTTP client sends a file-like body piece by piece, other callers get their turn.
+    return io.BytesIO(data) if len(data) > LARGE_BODY_BYTES else data
 
 
 def encode_bytes(data: bytes) -> str:

@@ -38,6 +38,7 @@ class LiveNode(msgspec.Struct, frozen=True):
     id: NodeId
     instance: str = ""  # As in NodeInfo: a node that lost its disk is another one.
     started_ms: int = 0
+    is_full: bool = False  # Takes no new blocks.
 
 
 class Trimmed(msgspec.Struct, frozen=True):

@@ -4,9 +4,12 @@ A compare-and-set that is simply sent again can fail because of its own first at
 comparing values does not help: another writer may have written the same bytes.  So each change
 also writes a mark, a key that belongs to this client alone, in the same transaction, and demands
 that the mark has not moved since the last change.  Mark and key then carry the same revision.
+A repetition that finds the key in another state, and its mark unmoved, moves the mark as well,
+marked as refused: an attempt that is still on its way can no longer succeed.
 
   I1  Of all attempts of one change at most one takes effect: it moves the mark the others need.
-  I2  A mark that moved names the revision of the change, whatever happened to its key since.
+  I2  A mark that moved as done names the revision of the change, whatever happened to its key
+      since; a mark that moved as refused says that no attempt took effect or ever will.
   I3  One mark serves one change at a time; a mark whose change ended unknown is never used again,
       because a late attempt may still move it.
   I4  Marks hang on a lease, so a client that is gone leaves nothing behind.
@@ -15,10 +18,16 @@ that the mark has not moved since the last change.  Mark and key then carry the 
 import asyncio
 from typing import Final
 
-from millrace.meta.gateway import Gateway, encode_bytes
+from millrace.meta.gateway import Gateway, Json, encode_bytes
 
+DONE: Final = b"done"
+REFUSED: Final = b"refused"
 MARK_TTL_S: Final = 3_600
 MARK_AGE_S_MAX: Final = 1_200  # Well before the lease ends; no change takes that long.
+
+
+class MarkGone(Exception):
+    """The mark vanished with its lease before the change was made; nothing was done."""
 
 
 class Mark:
@@ -28,6 +37,21 @@ class Mark:
         self.key = key  # Base64, as the gateway takes it.
         self.lease = lease
         self.revision = 0  # Of its last change; 0: never written.
+
+    def is_unmoved(self) -> Json:
+        return compare_revision(self.key, self.revision)
+
+    def move(self, outcome: bytes) -> Json:
+        put = {"key": self.key, "value": encode_bytes(outcome), "lease": str(self.lease)}
+        return {"request_put": put}
+
+    def refuse_later_attempts(self) -> Json:
+        """In a transaction of its own: a mark that moved as done must not lose its revision."""
+        return {"request_txn": {"compare": [self.is_unmoved()], "success": [self.move(REFUSED)]}}
+
+
+def compare_revision(key: str, revision: int) -> Json:
+    return {"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": str(revision)}
 
 
 class Marks:

@@ -72,18 +72,29 @@ class RemoteRepository:
 
     async def list(self, prefix: str) -> tuple[tuple[Entry, ...], int]:
         bounds.check_prefix(prefix)
-        page = await self._ask(MetaList(prefix), MetaListing)
+        deadline = Deadline(self._timeout_ms)
+        while True:
+            page = await self._ask(MetaList(prefix), MetaListing)
+            entries, answer = await self._following_pages(prefix, page)
+            if answer is None:
+                return tuple(entries), page.revision
+            self._check_time(deadline, answer)  # The listing was lost on its way: begin again.
+
+    async def _following_pages(
+        self, prefix: str, page: MetaListing
+    ) -> tuple[Sequence[Entry], Message | None]:
+        """All entries; or why the rest cannot be had."""
         entries = [entry_of(entry) for entry in page.entries]
-        revision = page.revision
         while page.is_partial:
-            # Asked where the listing is kept; if it no longer is, everything begins again.
-            following = MetaList(prefix, revision, entries[-1].key)
+            if not page.entries:
+                raise errors.ProtocolError("a page of a listing has no entries")
+            following = MetaList(prefix, page.revision, entries[-1].key)
             answer = await self._attempt(following, self._timeout_ms)
             if not isinstance(answer, MetaListing):
-                return await self.list(prefix)
+                return entries, answer
             page = answer
             entries.extend(entry_of(entry) for entry in page.entries)
-        return tuple(entries), revision
+        return entries, None
 
     async def watch(self, prefix: str, revision: int) -> AsyncGenerator[Change, None]:
         bounds.check_prefix(prefix)

@@ -68,11 +68,16 @@ class MetadataService:
             entries, revision = await self.repository.list(message.prefix)
         page = next(_parts(entries), ())
         is_partial = len(page) < len(entries)
-        if is_partial and not message.revision:
-            self._listings[message.prefix, revision] = entries
+        self._keep(message.prefix, revision, entries if is_partial else None)
+        return MetaListing(tuple(map(_entry_message, page)), revision, is_partial)
+
+    def _keep(self, prefix: str, revision: int, entries: tuple[Entry, ...] | None) -> None:
+        """Keep what the next page is cut from; None: there is no next page."""
+        self._listings.pop((prefix, revision), None)
+        if entries is not None:
+            self._listings[prefix, revision] = entries
             if len(self._listings) > LISTINGS_KEPT_MAX:
                 self._listings.popitem(last=False)
-        return MetaListing(tuple(map(_entry_message, page)), revision, is_partial)
 
 
 class MetadataSession:

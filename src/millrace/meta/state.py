@@ -20,6 +20,7 @@ from millrace.meta import bounds
 from millrace.meta.contract import ANY_VERSION, Change, Conflict, Entry, LeaseExpired
 
 NEVER_MS: Final = 2**63
+ROUNDING_MS: Final = 1  # Clocks round down: without it a lease could end a fraction too early.
 HISTORY_BYTES_MAX: Final = 64 * limits.MIB
 CHANGE_BYTES_TARGET: Final = limits.MIB  # A watcher far behind gets its changes in such pieces.
 
@@ -152,7 +153,7 @@ class RegistryState:
         held = self._leases.get(lease)
         if held is None:
             raise LeaseExpired(f"lease {lease} is unknown or has run out")
-        held.deadline_ms = now_ms + held.ttl_ms
+        held.deadline_ms = now_ms + held.ttl_ms + ROUNDING_MS
 
     def revoke(self, lease: int, now_ms: int) -> None:
         """An unknown lease is as good as revoked, so that a repeated revoke is harmless."""
@@ -179,8 +180,9 @@ class RegistryState:
     # -- Inner workings -----------------------------------------------------------------------
 
     def _add_lease(self, lease: int, ttl_ms: int, now_ms: int) -> None:
-        self._leases[lease] = Lease(ttl_ms, now_ms + ttl_ms)
-        self._due_ms = min(self._due_ms, now_ms + ttl_ms)
+        deadline_ms = now_ms + ttl_ms + ROUNDING_MS
+        self._leases[lease] = Lease(ttl_ms, deadline_ms)
+        self._due_ms = min(self._due_ms, deadline_ms)
 
     def _match(self, key: str, expected: int, now_ms: int) -> Entry:
         bounds.check_expected(expected)

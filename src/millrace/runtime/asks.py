@@ -81,8 +81,8 @@ class Asks:
     def _expire(self) -> None:
         self._cancel_timer()
         now_s = self._loop.time()
-        due = [key for key, entry in self._waiting.items() if entry[1] <= now_s]
-        for request_id in due:
+        due = [(entry[1], key) for key, entry in self._waiting.items() if entry[1] <= now_s]
+        for _, request_id in sorted(due):
             future, _, name = self._waiting.pop(request_id)
             if not future.done():
                 future.set_exception(NoAnswer(f"{name}: no answer from {self._address} in time"))

@@ -1,7 +1,11 @@
-"""Why a connection ends: one word for each cause, the same in Goodbye, metrics and logs."""
+"""Why a connection ends, or never begins: one word for each cause, the same in Goodbye, metrics
+and logs.
+"""
 
 from enum import StrEnum
 from typing import Final
+
+from millrace.core.messages import Hello
 
 
 class CloseReason(StrEnum):
@@ -30,3 +34,17 @@ def counted_as(code: str) -> CloseReason:
         return CloseReason(code)
     except ValueError:
         return CloseReason.OTHER
+
+
+def mismatch(ours: Hello, theirs: Hello) -> tuple[CloseReason, str] | None:
+    """Why two processes must not talk.  One that does not know its cluster may talk to any."""
+    if theirs.version != ours.version:
+        return CloseReason.VERSION, (
+            f"one side speaks version {ours.version} of the protocol, the other "
+            f"{theirs.version}: upgrade the older one"
+        )
+    if theirs.cluster and ours.cluster and theirs.cluster != ours.cluster:
+        return CloseReason.WRONG_CLUSTER, (
+            f"one side belongs to cluster {ours.cluster!r}, the other to {theirs.cluster!r}"
+        )
+    return None

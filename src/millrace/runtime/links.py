@@ -23,8 +23,9 @@ from millrace.runtime.conditions import TransportCounters, TransportSettings
 from millrace.runtime.peers import Peers
 from millrace.runtime.session import Session
 
-Pushed = Blocks | CaughtUp | GapFound | Ended | MetaChanged
-StreamListener = Callable[[Pushed | None], None]
+ReadPushed = Blocks | CaughtUp | GapFound | Ended
+ReadListener = Callable[[ReadPushed | None], None]
+WatchListener = Callable[[MetaChanged | None], None]
 
 
 class Links:
@@ -36,7 +37,8 @@ class Links:
     ) -> None:
         self.counters = counters or TransportCounters()
         self._peers = Peers(hello, self, settings, self.counters)
-        self._streams: dict[int, tuple[str, StreamListener]] = {}
+        self._reads: dict[int, tuple[str, ReadListener]] = {}
+        self._watches: dict[int, tuple[str, WatchListener]] = {}
         self._numbers = itertools.count(1)
 
     async def ask(self, address: str, message: Message, timeout_ms: int) -> Message:
@@ -54,17 +56,27 @@ class Links:
         if session is not None:
             session.tell(message)
 
-    def open_stream(self, address: str, listener: StreamListener) -> int:
+    def open_stream(self, address: str, listener: WatchListener) -> int:
+        """A stream of changes of the metadata repository."""
         number = next(self._numbers)
-        self._streams[number] = (address, listener)
+        self._watches[number] = (address, listener)
         return number
 
-    def move_stream(self, number: int, address: str) -> None:
-        """The stream goes on over the connection to another node."""
-        self._streams[number] = (address, self._streams[number][1])
-
     def close_stream(self, number: int) -> None:
-        self._streams.pop(number, None)
+        self._watches.pop(number, None)
+
+    def open_read(self, listener: ReadListener) -> int:
+        """A stream of blocks; `move_read` says which node it comes from."""
+        number = next(self._numbers)
+        self._reads[number] = ("", listener)
+        return number
+
+    def move_read(self, number: int, address: str) -> None:
+        if number in self._reads:
+            self._reads[number] = (address, self._reads[number][1])
+
+    def close_read(self, number: int) -> None:
+        self._reads.pop(number, None)
 
     async def close(self) -> None:
         await self._peers.close()
@@ -75,10 +87,14 @@ class Links:
         pass
 
     def received(self, session: Session, request_id: int, message: Message) -> None:
-        if isinstance(message, Blocks | CaughtUp | GapFound | Ended | MetaChanged):
-            stream = self._streams.get(message.stream)
-            if stream is not None:
-                stream[1](message)
+        if isinstance(message, Blocks | CaughtUp | GapFound | Ended):
+            read = self._reads.get(message.stream)
+            if read is not None:
+                read[1](message)
+        elif isinstance(message, MetaChanged):
+            watch = self._watches.get(message.stream)
+            if watch is not None:
+                watch[1](message)
         elif request_id:
             session.answer(request_id, Refused(Refusal.BAD_REQUEST, detail="not a server"))
 
@@ -87,6 +103,9 @@ class Links:
 
     def closed(self, session: Session, reason: str) -> None:
         address = self._peers.address_of(session)
-        for stream_address, listener in list(self._streams.values()):
-            if stream_address == address:
-                listener(None)
+        for read_address, tell_reader in list(self._reads.values()):
+            if read_address == address:
+                tell_reader(None)
+        for watch_address, tell_watcher in list(self._watches.values()):
+            if watch_address == address:
+                tell_watcher(None)

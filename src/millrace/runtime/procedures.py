@@ -75,6 +75,7 @@ class ProcedureRunner:
         self._client = secrets.randbits(63)
         self._proposals = 0
         self._changes: dict[LogId, asyncio.Task[Projection | Failure]] = {}
+        self.projections: dict[LogId, Projection] = {}  # The newest seen of each log.
 
     async def run(self, procedure: Procedure[T], timeout_ms: int) -> T:
         """The procedure's result; it is told when its time is up, and may still answer."""
@@ -101,9 +102,17 @@ class ProcedureRunner:
         self._proposals += 100  # Room for the attempts of one reconfiguration.
         proposer = Token(self._client, self._proposals)
         try:
-            return await self.run(reconfigure(change, proposer, self._make_junk), timeout_ms)
+            result = await self.run(reconfigure(change, proposer, self._make_junk), timeout_ms)
         except DeadlinePassed:
             return Failure(FailureKind.TIMED_OUT, "no new chain in time")
+        if isinstance(result, Projection):
+            self._seen(result)
+        return result
+
+    def _seen(self, projection: Projection) -> None:
+        known = self.projections.get(projection.log)
+        if known is None or known.epoch < projection.epoch:
+            self.projections[projection.log] = projection
 
     def next_token(self) -> Token:
         self._proposals += 100
@@ -153,6 +162,8 @@ class ProcedureRunner:
             if isinstance(read, Failure):
                 return read
             projection = read[0]
+            if projection is not None:
+                self._seen(projection)
             if projection is None or projection.epoch >= epoch:
                 break
         return projection or Failure(FailureKind.UNKNOWN_NODE, f"log {log} does not exist")

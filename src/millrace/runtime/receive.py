@@ -7,7 +7,7 @@ frame is received straight into its own memory, which then belongs to the blocks
   I1  Nothing in the scratch buffer outlives a callback: what is kept is copied out of it.
   I2  A connection keeps at most HELD_BYTES_MAX of unfinished small frame, or one large body.
   I3  The memory of a large body is taken untouched from the allocator: a peer that claims a large
-      frame and sends nothing costs address space only.
+      frame and sends nothing costs address space and a page.
   I4  Each byte received belongs to exactly one frame, in order, however the network cuts them.
 """
 

@@ -25,7 +25,7 @@ from millrace.codec.frames import FrameHeader, UnknownVersion, decode, encode
 from millrace.core.messages import Goodbye, Hello, Message, Ping, Pong
 from millrace.errors import CorruptBlock, NotConnected, ProtocolError
 from millrace.runtime.asks import Asks
-from millrace.runtime.closing import CloseReason
+from millrace.runtime.closing import CloseReason, mismatch
 from millrace.runtime.conditions import TransportCounters, TransportSettings
 from millrace.runtime.receive import FrameReceiver
 from millrace.runtime.send import Release, SendQueue
@@ -87,7 +87,7 @@ class Session(asyncio.BufferedProtocol):
         self._is_flush_due = False
         self._unanswered: set[int] = set()
         self._heard_s = self._loop.time()
-        self._pinged_s = 0.0
+        self._tick_due_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._receiver = FrameReceiver(self._deliver, self._refuse)
         self._transport: asyncio.Transport
@@ -332,27 +332,18 @@ class Session(asyncio.BufferedProtocol):
             self.close(CloseReason.PROTOCOL, f"{type(message).__name__} came before Hello")
             return
         self.peer = message
-        ours = self._hello
-        if message.version != ours.version:
-            self.close(
-                CloseReason.VERSION,
-                f"one side speaks version {ours.version} of the protocol, the other "
-                f"{message.version}: upgrade the older one",
-            )
-        elif message.cluster and ours.cluster and message.cluster != ours.cluster:
-            self.close(
-                CloseReason.WRONG_CLUSTER,
-                f"one side belongs to cluster {ours.cluster!r}, the other to {message.cluster!r}",
-            )
-        else:
+        refusal = mismatch(self._hello, message)
+        if refusal is None:
             self._open()
+        else:
+            self.close(*refusal)
 
     def _open(self) -> None:
         self._state = _State.OPEN
         self._was_opened = True
         self._counters.connections += 1
         self._counters.connections_opened += 1
-        self._set_timer(self._settings.keep_alive_ms / 1000, self._keep_alive)
+        self._next_tick(self._settings.keep_alive_ms / 1000)
         if not self._greeted.done():
             self._greeted.set_result(None)
         self._handler.opened(self)
@@ -361,21 +352,27 @@ class Session(asyncio.BufferedProtocol):
         self.close(CloseReason.NO_HELLO, f"no Hello within {self._settings.hello_ms} ms")
 
     def _keep_alive(self) -> None:
+        now_s = self._loop.time()
         keep_alive_s = self._settings.keep_alive_ms / 1000
-        silence_s = self._loop.time() - self._heard_s
+        silence_s = now_s - self._heard_s
+        # A late timer means that this process slept, not the peer: its bytes may lie unread.
+        has_slept = now_s - self._tick_due_s > keep_alive_s / 2
         if self._is_paused:
             # Unread Pings of the peer would make us look dead: give a sign of life unasked.
             self._send(Pong(), 0, False, None)
-            self._set_timer(keep_alive_s, self._keep_alive)
-        elif silence_s >= self._settings.dead_peer_ms / 1000 and self._pinged_s > self._heard_s:
-            # Without a Ping it was perhaps this process that slept, and the bytes are there.
+        elif silence_s >= self._settings.dead_peer_ms / 1000 and not has_slept:
             self.end(CloseReason.DEAD_PEER, f"not a byte for {silence_s:.1f} s")
+            return
         elif silence_s >= keep_alive_s:
-            self._pinged_s = self._loop.time()
             self._send(Ping(), 0, False, None)
-            self._set_timer(keep_alive_s, self._keep_alive)
         else:
-            self._set_timer(keep_alive_s - silence_s, self._keep_alive)
+            self._next_tick(keep_alive_s - silence_s)
+            return
+        self._next_tick(keep_alive_s)
+
+    def _next_tick(self, delay_s: float) -> None:
+        self._tick_due_s = self._loop.time() + delay_s
+        self._set_timer(delay_s, self._keep_alive)
 
     def _begin_end(self, code: str, detail: str) -> None:
         if not self.close_code:

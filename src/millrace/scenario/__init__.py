@@ -1,2 +1,1 @@
-"""Runs scenario files: text in which a person wrote events and the effects they must cause.
-"""
+"""Runs scenario files: text in which a person wrote events and the effects they must cause."""

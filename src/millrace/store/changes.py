@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-import lmdb
 import msgspec
 
 from millrace.core.log_state import Fence
@@ -25,6 +24,7 @@ from millrace.limits import RECLAIM_TIME_MS
 from millrace.store.layout import (
     LogRow,
     Tables,
+    Transaction,
     block_key,
     decode_entry,
     encode,
@@ -104,7 +104,7 @@ class Writing:
 
     def __init__(
         self,
-        transaction: lmdb.Transaction[bytes],
+        transaction: Transaction,
         tables: Tables,
         rows: dict[LogId, LogRow],
         backlog: Backlog,
@@ -157,6 +157,8 @@ class Writing:
 
     def _put(self, change: PutBlock) -> None:
         block, row = change.entry.block, self._row(change.log.log)
+        if block.first < row.trim_end:
+            self._clear_remains(row, block.first)
         key = block_key(row.slot, block.first)
         is_append = key > self.last_key  # Fills pages to the brim and skips the search.
         self._transaction.put(key, block.data, append=is_append, db=self._tables.blocks)
@@ -170,6 +172,19 @@ class Writing:
         row.is_volatile |= change.is_marking
         if block.first <= row.contiguous_end <= block.last:
             row.contiguous_end = block.end
+
+    def _clear_remains(self, row: LogRow, first: Lsn) -> None:
+        """A block that reaches across the trim point takes the place of trimmed blocks that are
+        not deleted yet; stored blocks must not overlap."""
+        while True:
+            with self._transaction.cursor(db=self._tables.index) as cursor:
+                if not cursor.set_range(block_key(row.slot, first)):
+                    return
+                key = cursor.key()
+            slot, at = split_block_key(key)
+            if slot != row.slot or at >= row.trim_end:
+                return
+            self._delete(row, key)
 
     def _lose(self, change: PutBlock) -> None:
         if change.entry.ack is Ack.MEMORY and not change.is_marking:

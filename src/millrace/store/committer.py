@@ -117,9 +117,11 @@ class Committer:
                     self._queued_at = time.monotonic()
                 self._queue.append(Barrier(None))
 
-    def stop(self) -> None:
-        """Commit all that is queued and end the thread."""
+    def stop(self, *, discards: bool = False) -> None:
+        """End the thread once all that is queued is committed, or at once if it discards."""
         with self._wake:
+            if discards:
+                self._queue.clear()
             self._is_stopping = True
             self._wake.notify()
         self._thread.join()

@@ -8,8 +8,9 @@ checks of every store:
       barrier (ack DISK) was answered with None.
   I2  A block is served only if its checksums match; a damaged one raises CorruptBlock.
   I3  Fences, trims, removals and drops are kept even when the disk is too full for blocks.
-  I4  A log that had memory-acknowledged blocks when the process died opens with standing DIRTY;
-      one that was closed in order does not.
+  I4  A log whose standing was MEMBER and that had memory-acknowledged blocks when the process
+      died opens with standing DIRTY; one that was closed in order does not.  The standing also
+      falls to DIRTY when the disk is too full for blocks that were acknowledged from memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -62,9 +63,10 @@ class Store(Protocol):
     def drop(self, log: LogId) -> None: ...
 
     def barrier(self, ack: Ack, done: Done) -> None:
-        """Call `done` when all that was queued so far is durable; with ack MEMORY, when it is
-        held in memory, will be durable within a bounded time, and the log is marked so that a
-        crash before then is noticed (I4)."""
+        """Call `done`, later, when all that was queued so far is durable; with ack MEMORY, when
+        it is held in memory, will be durable within a bounded time, and the log is marked so that
+        a crash before then is noticed (I4).  A failure of blocks is told to the first barrier
+        behind them; what an earlier barrier speaks for is not waited for with ack MEMORY."""
 
     def logs(self) -> list[LogId]: ...
 

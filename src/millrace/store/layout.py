@@ -21,7 +21,7 @@ Invariants:
 """
 
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import lmdb
 import msgspec
@@ -37,6 +37,16 @@ NO_FENCE: Final = Fence(Epoch(0), NO_TOKEN, Standing.BLANK)
 
 _BLOCK_KEY: Final = Struct(">QQ")
 _NUMBER_KEY: Final = Struct(">Q")
+
+# A view transaction's values lie in the map, uncopied.  The library's classes cannot be
+# subscripted when the program runs.
+if TYPE_CHECKING:
+    Transaction = lmdb.Transaction[bytes]
+    ViewTransaction = lmdb.Transaction[memoryview]
+    ViewCursor = lmdb.Cursor[memoryview]
+else:
+    Transaction = ViewTransaction = lmdb.Transaction
+    ViewCursor = lmdb.Cursor
 
 block_key = _BLOCK_KEY.pack
 split_block_key = _BLOCK_KEY.unpack
@@ -87,12 +97,12 @@ def open_tables(environment: lmdb.Environment) -> Tables:
     return Tables(*(environment.open_db(name.encode()) for name in Tables._fields))
 
 
-def load_rows(transaction: lmdb.Transaction[bytes], tables: Tables) -> dict[LogId, LogRow]:
+def load_rows(transaction: Transaction, tables: Tables) -> dict[LogId, LogRow]:
     with transaction.cursor(db=tables.logs) as cursor:
         rows = [decode_row(value) for value in cursor.iternext(keys=False, values=True)]
     return {row.log: row for row in rows}
 
 
-def load_doomed(transaction: lmdb.Transaction[bytes], tables: Tables) -> list[int]:
+def load_doomed(transaction: Transaction, tables: Tables) -> list[int]:
     with transaction.cursor(db=tables.doomed) as cursor:
         return [number_of(key) for key in cursor.iternext(keys=True, values=False)]

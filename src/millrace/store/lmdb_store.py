@@ -32,7 +32,7 @@ from millrace.store import changes, reading
 from millrace.store.committer import CallSoon, Committer, Outcome
 from millrace.store.contract import Done, StoreFailed, Usage
 from millrace.store.directory import DataDirectory, open_directory
-from millrace.store.layout import IndexEntry, LogRow, block_key
+from millrace.store.layout import IndexEntry, LogRow, ViewTransaction, block_key
 from millrace.store.open_log import OpenLog
 from millrace.store.recovery import Recovered, open_log_of, recover
 from millrace.store.room import Room
@@ -154,7 +154,7 @@ class LmdbStore:
         opened = self._open(log)
         if end <= opened.picture.trim_end:
             return
-        for entry in opened.tail.range(FIRST_LSN, end):
+        for entry in list(opened.tail.within(FIRST_LSN, end)):
             if entry.block.end <= end:
                 self._tail.forget(entry)
         opened.picture.trim(end)
@@ -194,7 +194,7 @@ class LmdbStore:
         opened = None if self.failure else self._logs.pop(log, None)
         if opened is None:
             return
-        for entry in opened.tail.range(FIRST_LSN, opened.picture.end):
+        for entry in list(opened.tail.within(FIRST_LSN, opened.picture.end)):
             self._tail.forget(entry)
         self._unmarked.pop(opened, None)
         self._submit(changes.Drop(opened))
@@ -308,7 +308,7 @@ class LmdbStore:
     # -- Reading --------------------------------------------------------------------------------
 
     @contextmanager
-    def _reading(self) -> Iterator[reading.Reading]:
+    def _reading(self) -> Iterator[ViewTransaction]:
         transaction = self._begin()
         try:
             yield transaction
@@ -317,7 +317,7 @@ class LmdbStore:
         finally:
             transaction.abort()
 
-    def _begin(self) -> reading.Reading:
+    def _begin(self) -> ViewTransaction:
         try:
             return self._environment.begin(buffers=True)
         except lmdb.Error as error:
@@ -419,6 +419,16 @@ class LmdbStore:
             self._committer.commit_now()
             self._deliver()
         self._answer_held()
+        self._let_go()
+
+    def abandon(self) -> None:
+        """Stop as if the process had died: commit nothing more, answer nobody.  For a node that
+        must not go on, and to show what a crash leaves."""
+        if not self._is_closed:
+            self._committer.stop(discards=True)
+            self._let_go()
+
+    def _let_go(self) -> None:
         self._is_closed = True
         self._room.close()
         if not self._scans:
@@ -433,7 +443,10 @@ def open_store(
     *,
     map_bytes: int = STORE_MAP_BYTES,
     tail_bytes: int = TAIL_BUFFER_BYTES,
+    unsynced_bytes_max: int = UNSYNCED_BYTES_MAX,
 ) -> LmdbStore:
     """Open the store in a node's data directory, making it if there is none."""
     directory = open_directory(path, cluster, node, map_bytes)
-    return LmdbStore(directory, call_soon, tail_bytes=tail_bytes)
+    return LmdbStore(
+        directory, call_soon, tail_bytes=tail_bytes, unsynced_bytes_max=unsynced_bytes_max
+    )

@@ -1,4 +1,4 @@
-"""Reading a log: the tail buffer and LMDB as one.
+"""ViewTransaction a log: the tail buffer and LMDB as one.
 
 At or above a log's floor everything is in memory (`tail.py`).  Below it the disk is read, with
 three corrections: what is removed but not yet deleted is passed over, what is trimmed but not yet
@@ -14,16 +14,20 @@ Invariants:
 
 from collections.abc import Callable, Iterator
 
-import lmdb
-
 from millrace.codec.blocks import parse
 from millrace.errors import CorruptBlock
-from millrace.store.layout import IndexEntry, Tables, block_key, decode_entry, split_block_key
+from millrace.store.layout import (
+    IndexEntry,
+    Tables,
+    ViewCursor,
+    ViewTransaction,
+    block_key,
+    decode_entry,
+    split_block_key,
+)
 from millrace.store.open_log import OpenLog
 from millrace.store.tail import TailEntry
 from millrace.types import Block, Buffer, EntryKind, Extent, Lsn
-
-Reading = lmdb.Transaction[memoryview]
 
 
 class BlockScan:
@@ -34,7 +38,7 @@ class BlockScan:
     def __init__(
         self,
         blocks: list[Block],
-        transaction: Reading | None = None,
+        transaction: ViewTransaction | None = None,
         release: Callable[[], None] | None = None,
     ) -> None:
         self.blocks = blocks
@@ -62,7 +66,7 @@ def stored_block(log: OpenLog, first: Lsn, data: Buffer) -> Block:
     return block
 
 
-def start_of(transaction: Reading, tables: Tables, slot: int, lsn: Lsn) -> Lsn:
+def start_of(transaction: ViewTransaction, tables: Tables, slot: int, lsn: Lsn) -> Lsn:
     """Where the block begins that holds `lsn`, if one does; else `lsn`."""
     with transaction.cursor(db=tables.index) as cursor:
         if cursor.set_range(block_key(slot, lsn)):
@@ -77,7 +81,7 @@ def start_of(transaction: Reading, tables: Tables, slot: int, lsn: Lsn) -> Lsn:
 
 
 def _on_disk(
-    cursor: lmdb.Cursor[memoryview], log: OpenLog, first: Lsn, end: Lsn
+    cursor: ViewCursor, log: OpenLog, first: Lsn, end: Lsn
 ) -> Iterator[tuple[Lsn, memoryview]]:
     """Values of a table that begin in [first, end), without those removed."""
     if not cursor.set_range(block_key(log.slot, first)):
@@ -92,25 +96,24 @@ def _on_disk(
 
 
 def _merged(
-    disk: Iterator[tuple[Lsn, memoryview]], memory: list[TailEntry]
+    disk: Iterator[tuple[Lsn, memoryview]], memory: Iterator[TailEntry]
 ) -> Iterator[tuple[Lsn, TailEntry | memoryview]]:
     """Both in order of position; where both have a block, memory's."""
-    waiting = iter(memory)
-    entry = next(waiting, None)
+    entry = next(memory, None)
     for first, value in disk:
         while entry is not None and entry.block.first < first:
             yield entry.block.first, entry
-            entry = next(waiting, None)
+            entry = next(memory, None)
         if entry is not None and entry.block.first == first:
             continue
         yield first, value
     while entry is not None:
         yield entry.block.first, entry
-        entry = next(waiting, None)
+        entry = next(memory, None)
 
 
 def entries(
-    transaction: Reading, tables: Tables, log: OpenLog, first: Lsn, end: Lsn
+    transaction: ViewTransaction, tables: Tables, log: OpenLog, first: Lsn, end: Lsn
 ) -> Iterator[IndexEntry]:
     """Index entries of what intersects [first, end), in order."""
     first = max(first, log.picture.trim_end)
@@ -120,16 +123,16 @@ def entries(
         start = start_of(transaction, tables, log.slot, first)
         with transaction.cursor(db=tables.index) as cursor:
             disk = _on_disk(cursor, log, start, stop)
-            for _, one in _merged(disk, log.tail.range(first, stop)):
+            for _, one in _merged(disk, log.tail.within(first, stop)):
                 yield one.index if isinstance(one, TailEntry) else decode_entry(one)
-    for entry in log.tail.range(max(first, floor), end):
+    for entry in log.tail.within(max(first, floor), end):
         yield entry.index
 
 
 def from_memory(log: OpenLog, first: Lsn, end: Lsn, bytes_max: int) -> list[Block]:
     blocks: list[Block] = []
     size = 0
-    for entry in log.tail.range(first, end):
+    for entry in log.tail.within(first, end):
         size += entry.block.size
         if size > bytes_max and blocks:
             break
@@ -138,7 +141,7 @@ def from_memory(log: OpenLog, first: Lsn, end: Lsn, bytes_max: int) -> list[Bloc
 
 
 def from_disk(
-    transaction: Reading,
+    transaction: ViewTransaction,
     tables: Tables,
     log: OpenLog,
     first: Lsn,
@@ -154,7 +157,7 @@ def from_disk(
     stop = min(end, floor)
     start = start_of(transaction, tables, log.slot, first)
     with transaction.cursor(db=tables.blocks) as cursor:
-        for at, one in _merged(_on_disk(cursor, log, start, stop), log.tail.range(first, stop)):
+        for at, one in _merged(_on_disk(cursor, log, start, stop), log.tail.within(first, stop)):
             size += one.block.size if isinstance(one, TailEntry) else len(one)
             if size > bytes_max and blocks:
                 return blocks, mapped
@@ -175,7 +178,7 @@ def from_disk(
     return blocks, mapped
 
 
-def find_time(transaction: Reading, tables: Tables, log: OpenLog, timestamp_us: int) -> Lsn:
+def find_time(transaction: ViewTransaction, tables: Tables, log: OpenLog, timestamp_us: int) -> Lsn:
     """Binary search over positions, because timestamps of blocks mostly grow; junk has none and
     is passed over."""
     end = log.picture.end
@@ -193,7 +196,7 @@ def find_time(transaction: Reading, tables: Tables, log: OpenLog, timestamp_us: 
 
 
 def _next_data(
-    transaction: Reading, tables: Tables, log: OpenLog, lsn: Lsn, end: Lsn
+    transaction: ViewTransaction, tables: Tables, log: OpenLog, lsn: Lsn, end: Lsn
 ) -> IndexEntry | None:
     """The first block with records that intersects [lsn, end)."""
     for entry in entries(transaction, tables, log, lsn, end):
@@ -202,7 +205,7 @@ def _next_data(
     return None
 
 
-def find_size(transaction: Reading, tables: Tables, log: OpenLog, bytes_kept: int) -> Lsn:
+def find_size(transaction: ViewTransaction, tables: Tables, log: OpenLog, bytes_kept: int) -> Lsn:
     """The highest position that leaves `bytes_kept` at or above it.  Walks from whichever end is
     nearer: retention asks again and again, when little is too much."""
     picture = log.picture
@@ -223,7 +226,7 @@ def find_size(transaction: Reading, tables: Tables, log: OpenLog, bytes_kept: in
     return picture.trim_end
 
 
-def _is_lagging(transaction: Reading, tables: Tables, log: OpenLog) -> bool:
+def _is_lagging(transaction: ViewTransaction, tables: Tables, log: OpenLog) -> bool:
     """Whether the counts still hold trimmed blocks: then they would make us skip too many."""
     if log.trims_queued:
         return True
@@ -243,11 +246,11 @@ def _skip_surplus(ascending: Iterator[IndexEntry], surplus: int, start: Lsn) -> 
     return start
 
 
-def _backward(transaction: Reading, tables: Tables, log: OpenLog) -> Iterator[Extent]:
+def _backward(transaction: ViewTransaction, tables: Tables, log: OpenLog) -> Iterator[Extent]:
     """Extents from the end down: those in memory, then those on disk below the floor.  Strays
     below the floor are passed over: they are few and soon on disk."""
     floor, trim_end = log.tail.floor, log.picture.trim_end
-    for entry in reversed(log.tail.range(max(floor, trim_end), log.picture.end)):
+    for entry in log.tail.within_backward(max(floor, trim_end), log.picture.end):
         yield entry.index.extent
     with transaction.cursor(db=tables.index) as cursor:
         is_found = cursor.set_range(block_key(log.slot, floor))

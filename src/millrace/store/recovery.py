@@ -14,6 +14,7 @@ from millrace.store.changes import Backlog, dirtied
 from millrace.store.layout import (
     LogRow,
     Tables,
+    ViewTransaction,
     block_key,
     decode_entry,
     load_doomed,
@@ -47,14 +48,14 @@ def recover(environment: lmdb.Environment, tables: Tables) -> Recovered:
     )
 
 
-def open_log_of(transaction: lmdb.Transaction[memoryview], tables: Tables, row: LogRow) -> OpenLog:
+def open_log_of(transaction: ViewTransaction, tables: Tables, row: LogRow) -> OpenLog:
     opened = OpenLog(row, _above(transaction, tables, row))
     if row.is_volatile:
         opened.fence = dirtied(row.fence)
     return opened
 
 
-def _above(transaction: lmdb.Transaction[memoryview], tables: Tables, row: LogRow) -> list[Extent]:
+def _above(transaction: ViewTransaction, tables: Tables, row: LogRow) -> list[Extent]:
     """Extents above the first hole."""
     extents: list[Extent] = []
     with transaction.cursor(db=tables.index) as cursor:

@@ -22,7 +22,7 @@ import lmdb
 
 from millrace.limits import MIB, STORE_RESERVE_BYTES_MAX
 from millrace.store.contract import Usage
-from millrace.store.layout import Tables
+from millrace.store.layout import Tables, Transaction
 
 RESERVE_SHARE: Final = 16  # Of a small map at most one part in this many is set aside.
 AHEAD_BYTES_MAX: Final = 64 * MIB  # Allocating in large steps keeps the file in few pieces.
@@ -48,7 +48,7 @@ class Room:
         with environment.begin() as transaction:
             self.used_bytes = self.measure(transaction)
 
-    def measure(self, transaction: lmdb.Transaction[bytes]) -> int:
+    def measure(self, transaction: Transaction) -> int:
         """Bytes of the pages in use as this transaction sees them, from counts LMDB keeps."""
         pages = META_PAGES
         for table in (None, *self._tables):

@@ -15,6 +15,7 @@ Invariants:
 
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Iterator
 from typing import Final
 
 from millrace.store.layout import IndexEntry
@@ -60,6 +61,8 @@ class LogTail:
         at = len(self._firsts)
         if at > self._start and self._firsts[-1] > first:
             at = bisect_left(self._firsts, first, self._start)
+        if first < self.floor < entry.block.end:
+            self.floor = entry.block.end  # Keeps I2 where a removed block was of another length.
         self._firsts.insert(at, first)
         self._entries.insert(at, entry)
 
@@ -91,14 +94,16 @@ class LogTail:
             return self._entries[at]
         return None
 
-    def range(self, first: Lsn, end: Lsn) -> list[TailEntry]:
-        """Entries that intersect [first, end), in order."""
-        return self._entries[self._at(first) : bisect_left(self._firsts, end, self._start)]
+    def within(self, first: Lsn, end: Lsn) -> Iterator[TailEntry]:
+        """Entries that intersect [first, end), in order; costs nothing for those not taken.  The
+        log must not change meanwhile."""
+        for at in range(self._at(first), bisect_left(self._firsts, end, self._start)):
+            yield self._entries[at]
 
-    def following(self, lsn: Lsn) -> TailEntry | None:
-        """The first entry that begins at or above `lsn`."""
-        at = bisect_left(self._firsts, lsn, self._start)
-        return self._entries[at] if at < len(self._entries) else None
+    def within_backward(self, first: Lsn, end: Lsn) -> Iterator[TailEntry]:
+        stop = bisect_left(self._firsts, end, self._start)
+        for at in range(stop - 1, self._at(first) - 1, -1):
+            yield self._entries[at]
 
     def _at(self, lsn: Lsn) -> int:
         """Where the first entry that ends above `lsn` stands."""

@@ -1,0 +1,211 @@
+"""Gathers small appends into blocks, without being asked to and without making anybody wait.
+
+An append that finds nothing under way leaves at once, with whatever else was appended in the same
+turn of the loop.  While blocks are under way, further appends gather and leave together when a
+block returns or enough has gathered.  So one writer at a time pays no delay, and a thousand
+writers share blocks.
+
+  I1  Blocks leave in the order in which their records were appended.
+  I2  At most `in_flight_max` blocks are under way and about BATCH_BYTES_WAITING_MAX bytes wait;
+      beyond that `add` waits (G13).
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from millrace.client.outcomes import UnknownAppend
+from millrace.codec.blocks import draft
+from millrace.codec.drafts import Draft, HeaderPairs
+from millrace.core.append import Appended
+from millrace.limits import (
+    APPENDS_IN_FLIGHT_MAX,
+    BATCH_BYTES_WAITING_MAX,
+    BLOCK_BYTES_TARGET,
+    BLOCK_RECORDS_MAX,
+)
+from millrace.types import Ack, Lsn
+
+SendBlock = Callable[[Draft, Ack, int], Awaitable[Appended]]
+RECORD_OVERHEAD_BYTES = 24
+
+
+class Share(msgspec.Struct, eq=False):
+    """One append's part of a block: its first row, its rows, and whoever waits for it."""
+
+    offset: int
+    count: int
+    future: asyncio.Future[Appended]
+
+
+class _Batch:
+    """Rows that will become a block."""
+
+    __slots__ = (
+        "ack",
+        "drafted",
+        "headers",
+        "keys",
+        "shares",
+        "size",
+        "timeout_ms",
+        "timestamps",
+        "values",
+    )
+
+    def __init__(self, ack: Ack, timeout_ms: int) -> None:
+        self.ack = ack
+        self.timeout_ms = timeout_ms
+        self.values: list[bytes] = []
+        self.keys: list[bytes | None] = []
+        self.timestamps: list[int] = []
+        self.headers: list[HeaderPairs] = []
+        self.shares: list[Share] = []
+        self.size = 0
+        self.drafted: Draft | None = None  # Came as a finished draft.
+
+    @property
+    def is_full(self) -> bool:
+        return (
+            self.drafted is not None
+            or self.size >= BLOCK_BYTES_TARGET
+            or len(self.values) >= BLOCK_RECORDS_MAX
+        )
+
+    def draft(self, compress: bool) -> Draft:
+        if self.drafted is not None:
+            return self.drafted
+        has_keys = any(key is not None for key in self.keys)
+        return draft(
+            self.values,
+            timestamps_us=self.timestamps,
+            keys=self.keys if has_keys else None,
+            headers=self.headers if any(self.headers) else None,
+            compress=compress,
+        )
+
+
+class Batcher:
+    def __init__(
+        self, send: SendBlock, compress: bool, in_flight_max: int = APPENDS_IN_FLIGHT_MAX
+    ) -> None:
+        self._send = send
+        self._compress = compress
+        self._in_flight_max = in_flight_max
+        self._waiting: deque[_Batch] = deque()
+        self._waiting_bytes = 0
+        self._in_flight: set[asyncio.Task[None]] = set()
+        self._is_pump_due = False
+        self._room = asyncio.Event()
+        self._room.set()
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._in_flight)
+
+    async def add(
+        self,
+        value: bytes,
+        key: bytes | None,
+        timestamp_us: int,
+        headers: HeaderPairs,
+        ack: Ack,
+        timeout_ms: int,
+    ) -> Appended:
+        """Append one record."""
+        size = len(value) + (len(key) if key else 0) + RECORD_OVERHEAD_BYTES
+        if not self._room.is_set():
+            await self._room.wait()
+        batch = self._open_batch(ack, timeout_ms)
+        share = self._share(batch, len(batch.values), 1)
+        batch.values.append(value)
+        batch.keys.append(key)
+        batch.timestamps.append(timestamp_us)
+        batch.headers.append(headers)
+        self._grew(batch, size)
+        return await share.future
+
+    async def add_draft(
+        self, finished: Draft, ack: Ack, timeout_ms: int
+    ) -> asyncio.Future[Appended]:
+        """Append a whole block; returns when it has its place in the queue, not when done."""
+        if not self._room.is_set():
+            await self._room.wait()
+        batch = _Batch(ack, timeout_ms)
+        batch.drafted = finished
+        share = self._share(batch, 0, finished.count)
+        self._waiting.append(batch)
+        self._grew(batch, finished.size)
+        return share.future
+
+    async def flush(self) -> None:
+        """Wait until nothing waits or is under way."""
+        while self._waiting or self._in_flight:
+            self._pump()
+            if self._in_flight:
+                await asyncio.wait(self._in_flight, return_when=asyncio.FIRST_COMPLETED)
+
+    async def close(self) -> None:
+        await self.flush()
+
+    def _open_batch(self, ack: Ack, timeout_ms: int) -> _Batch:
+        if self._waiting:
+            batch = self._waiting[-1]
+            if not batch.is_full and batch.ack is ack:
+                batch.timeout_ms = max(batch.timeout_ms, timeout_ms)
+                return batch
+        batch = _Batch(ack, timeout_ms)
+        self._waiting.append(batch)
+        return batch
+
+    def _share(self, batch: _Batch, offset: int, count: int) -> Share:
+        share = Share(offset, count, asyncio.get_running_loop().create_future())
+        batch.shares.append(share)
+        return share
+
+    def _grew(self, batch: _Batch, size: int) -> None:
+        batch.size += size
+        self._waiting_bytes += size
+        if self._waiting_bytes >= BATCH_BYTES_WAITING_MAX:
+            self._room.clear()
+        if not self._is_pump_due:
+            self._is_pump_due = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._is_pump_due = False
+        while self._waiting and len(self._in_flight) < self._in_flight_max:
+            if self._in_flight and not self._waiting[0].is_full:
+                return
+            batch = self._waiting.popleft()
+            self._waiting_bytes -= batch.size
+            if self._waiting_bytes < BATCH_BYTES_WAITING_MAX:
+                self._room.set()
+            task = asyncio.create_task(self._run(batch))
+            self._in_flight.add(task)
+            task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._in_flight.discard(task)
+        self._pump()
+
+    async def _run(self, batch: _Batch) -> None:
+        try:
+            appended = await self._send(batch.draft(self._compress), batch.ack, batch.timeout_ms)
+        except Exception as error:  # Whatever it is belongs to those who wait for the block.
+            for share in batch.shares:
+                _fail(share, error)
+            return
+        for share in batch.shares:
+            if not share.future.done():
+                first = Lsn(appended.first + share.offset)
+                share.future.set_result(Appended(first, Lsn(first + share.count - 1)))
+
+
+def _fail(share: Share, error: Exception) -> None:
+    if not share.future.done():
+        if isinstance(error, UnknownAppend):
+            error = error.of_share(share.offset, share.count)
+        share.future.set_exception(error)

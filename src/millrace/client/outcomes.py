@@ -1,0 +1,54 @@
+"""The three outcomes of an append (L6), as an application meets them.
+
+Acknowledged is a value (`Appended`).  The other two are exceptions: one says that the records are
+definitely not in the log, the other that nobody knows yet, and carries what is needed to find out.
+"""
+
+from millrace.core.append import Append, Appended, AppendOutcome, NotAppended, NotAppendedReason
+from millrace.errors import AppendFailed, DiskFull, LogSealed, MillraceError, OutcomeUnknown
+from millrace.types import Lsn
+
+
+class UnknownAppend(OutcomeUnknown):
+    """`Log.resume` takes this error: it completes the append at the same position, or learns that
+    it never happened and does it at another; either way there is one copy."""
+
+    def __init__(self, detail: str, append: Append, offset: int, count: int) -> None:
+        super().__init__(detail)
+        self.append = append
+        self.offset = offset
+        self.count = count
+
+    def of_share(self, offset: int, count: int) -> "UnknownAppend":
+        return UnknownAppend(str(self), self.append, offset, count)
+
+    def share_of(self, block: Appended) -> Appended:
+        first = Lsn(block.first + self.offset)
+        return Appended(first, Lsn(first + self.count - 1))
+
+
+def settle(outcome: AppendOutcome, append: Append, log: str, count: int) -> Appended:
+    """The value, or the exception that stands for the outcome."""
+    if isinstance(outcome, Appended):
+        return outcome
+    if isinstance(outcome, NotAppended):
+        raise _not_appended(outcome, log)
+    raise UnknownAppend(
+        f"log {log!r}: the append at {outcome.first} may or may not have happened "
+        f"({outcome.detail}); log.resume(error) finds out without making a second copy",
+        append,
+        0,
+        count,
+    )
+
+
+def _not_appended(outcome: NotAppended, log: str) -> MillraceError:
+    match outcome.reason:
+        case NotAppendedReason.SEALED:
+            return LogSealed(f"log {log!r} was sealed for good: append to another log")
+        case NotAppendedReason.DISK_FULL:
+            return DiskFull(
+                f"log {log!r}: {outcome.detail}; trim logs (`millrace log trim`) or add a node"
+            )
+        case _:
+            return AppendFailed(f"log {log!r}: not appended: {outcome.detail}")

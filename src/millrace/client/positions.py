@@ -1,0 +1,83 @@
+"""How people write positions: `start`, `end`, `47`, `-3`, `+2`, `@2026-08-21T10:00:00`.
+
+`-3` is the third from the end, `+2` two after the start, `@time` the first block that reaches
+that time (with a zone, or in UTC; `@1724230000` is in seconds).
+"""
+
+import datetime
+from enum import Enum
+
+import msgspec
+
+from millrace.errors import UsageError
+from millrace.types import LSN_MAX, Lsn
+
+Position = int | str
+
+
+class Anchor(Enum):
+    START = "start"
+    END = "end"
+    LSN = "lsn"
+    TIME = "time"
+
+
+class ParsedPosition(msgspec.Struct, frozen=True):
+    anchor: Anchor
+    offset: int = 0  # LSN: the position itself.  TIME: microseconds.
+
+
+def parse(text: Position) -> ParsedPosition:
+    if isinstance(text, int):
+        return ParsedPosition(Anchor.LSN, _checked(text, str(text)))
+    text = text.strip()
+    match text:
+        case "start":
+            return ParsedPosition(Anchor.START)
+        case "end":
+            return ParsedPosition(Anchor.END)
+    if text.startswith("@"):
+        return ParsedPosition(Anchor.TIME, _microseconds(text))
+    digits = text[1:] if text[:1] in "+-" else text
+    if not digits.isascii() or not digits.isdigit():
+        raise UsageError(
+            f"{text!r} is not a position: write start, end, 47, -3, +2 or @2026-08-21T10:00:00"
+        )
+    number = _checked(int(digits), text)
+    if text[0] == "-":
+        return ParsedPosition(Anchor.END, -number)
+    if text[0] == "+":
+        return ParsedPosition(Anchor.START, number)
+    return ParsedPosition(Anchor.LSN, number)
+
+
+def _checked(number: int, text: str) -> int:
+    if not 0 <= number <= LSN_MAX:
+        raise UsageError(f"{text} is not a position: it must lie between 0 and {LSN_MAX}")
+    return number
+
+
+def _microseconds(text: str) -> int:
+    try:
+        if text[1:].replace(".", "", 1).isdigit():
+            return int(float(text[1:]) * 1_000_000)
+        moment = datetime.datetime.fromisoformat(text[1:])
+    except (ValueError, OverflowError) as error:
+        raise UsageError(
+            f"{text!r} is not a time: write @2026-08-21T10:00:00, with a zone or in UTC"
+        ) from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return int(moment.timestamp() * 1_000_000)
+
+
+def resolve(parsed: ParsedPosition, start: Lsn, end: Lsn) -> Lsn:
+    """The position itself; TIME must have been looked up.  Clamped to the log's ends where it
+    is relative to one of them."""
+    match parsed.anchor:
+        case Anchor.START:
+            return min(Lsn(start + parsed.offset), end)
+        case Anchor.END:
+            return max(Lsn(end + parsed.offset), start)
+        case _:
+            return Lsn(parsed.offset)

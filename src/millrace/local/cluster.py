@@ -1,0 +1,294 @@
+"""Starts, kills and restarts node processes on loopback.
+
+Everything lives in one folder: a configuration, a data directory and a log file for each node,
+and `cluster.json`, so that another process (the command line) can take the cluster over.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from millrace.config import (
+    ClusterSettings,
+    Configuration,
+    KeeperSettings,
+    NodeSettings,
+    StoreSettings,
+    to_toml,
+    validate,
+)
+from millrace.errors import Unavailable, UsageError
+from millrace.types import Role
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 15.0
+POLL_S = 0.02
+STATE_FILE = "cluster.json"
+
+
+class LocalNode(msgspec.Struct):
+    """One node: where it is and, while it runs, which process it is."""
+
+    id: int
+    address: str
+    admin: str
+    folder: str
+    pid: int = 0
+
+
+class _State(msgspec.Struct):
+    name: str
+    nodes: list[LocalNode]
+
+
+class LocalCluster:
+    def __init__(self, folder: Path, state: _State) -> None:
+        self.folder = folder
+        self._state = state
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    @classmethod
+    def create(
+        cls,
+        folder: Path,
+        nodes: int = 5,
+        *,
+        name: str = "local",
+        etcd: Iterable[str] = (),
+        locations: Iterable[str] = (),
+        store: StoreSettings | None = None,
+        keeper: KeeperSettings | None = None,
+        lease_ttl_ms: int = 2_000,
+    ) -> "LocalCluster":
+        """Lay out a cluster; `start` runs it."""
+        if (folder / STATE_FILE).exists():
+            raise UsageError(f"{folder} holds a cluster already: `millrace dev down` removes it")
+        if not 1 <= nodes <= 64:
+            raise UsageError(f"{nodes} nodes: choose between 1 and 64")
+        ports = free_ports(2 * nodes)
+        places = [*locations, *([""] * nodes)][:nodes]
+        members = [
+            LocalNode(
+                number,
+                f"127.0.0.1:{ports[2 * number - 2]}",
+                f"127.0.0.1:{ports[2 * number - 1]}",
+                str(folder / f"node-{number}"),
+            )
+            for number in range(1, nodes + 1)
+        ]
+        cluster = cls(folder, _State(name, members))
+        for node, location in zip(members, places, strict=True):
+            settings = ClusterSettings(
+                name=name,
+                metadata="etcd" if etcd else "embedded",
+                metadata_address="" if etcd else members[0].address,
+                etcd=tuple(etcd),
+                lease_ttl_ms=lease_ttl_ms,
+            )
+            configuration = Configuration(
+                NodeSettings(
+                    node.id,
+                    str(Path(node.folder) / "data"),
+                    node.address,
+                    admin=node.admin,
+                    location=location,
+                    roles=_roles(hosts_metadata=not etcd and node.id == 1),
+                ),
+                settings,
+                store or StoreSettings(),
+                keeper or KeeperSettings(),
+            )
+            cluster._write(node, validate(configuration, f"node {node.id}"))
+        cluster._save()
+        return cluster
+
+    @classmethod
+    def open(cls, folder: Path) -> "LocalCluster":
+        try:
+            text = (folder / STATE_FILE).read_bytes()
+            return cls(folder, msgspec.json.decode(text, type=_State))
+        except FileNotFoundError:
+            raise UsageError(
+                f"there is no local cluster in {folder}: `millrace dev up` starts one"
+            ) from None
+        except msgspec.DecodeError as error:
+            raise UsageError(f"{folder / STATE_FILE} cannot be read: {error}") from error
+
+    @property
+    def name(self) -> str:
+        return self._state.name
+
+    @property
+    def nodes(self) -> list[LocalNode]:
+        return self._state.nodes
+
+    @property
+    def addresses(self) -> list[str]:
+        return [node.address for node in self.nodes]
+
+    # -- Processes ----------------------------------------------------------------------------
+
+    def start(self, numbers: Iterable[int] | None = None) -> None:
+        """Start nodes that do not run and wait until each serves."""
+        chosen = [self.node(number) for number in numbers] if numbers else self.nodes
+        started = [node for node in chosen if not self.is_running(node.id)]
+        for node in started:
+            self._spawn(node)
+        self._save()
+        for node in started:
+            self._wait_ready(node)
+
+    def kill(self, number: int) -> None:
+        """SIGKILL: no goodbye, nothing flushed."""
+        self._signal(number, signal.SIGKILL)
+
+    def pause(self, number: int) -> None:
+        os.kill(self.node(number).pid, signal.SIGSTOP)
+
+    def resume(self, number: int) -> None:
+        os.kill(self.node(number).pid, signal.SIGCONT)
+
+    def stop(self, number: int) -> None:
+        self._signal(number, signal.SIGTERM)
+
+    def stop_all(self) -> None:
+        running = [node.id for node in self.nodes if self.is_running(node.id)]
+        # The node with the metadata last: the others say goodbye through it.
+        for number in sorted(running, reverse=True):
+            self.stop(number)
+
+    def destroy(self) -> None:
+        """Kill everything and remove the folder."""
+        for node in self.nodes:
+            if self.is_running(node.id):
+                self.kill(node.id)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def wipe(self, number: int) -> None:
+        """Remove a stopped node's data, as if its disk had been replaced."""
+        if self.is_running(number):
+            raise UsageError(f"node {number} runs: kill it before its disk is wiped")
+        shutil.rmtree(Path(self.node(number).folder) / "data", ignore_errors=True)
+
+    def is_running(self, number: int) -> bool:
+        node = self.node(number)
+        if not node.pid:
+            return False
+        process = self._processes.get(number)
+        if process is not None:
+            return process.poll() is None
+        return _is_alive(node.pid)
+
+    def node(self, number: int) -> LocalNode:
+        for node in self.nodes:
+            if node.id == number:
+                return node
+        known = ", ".join(str(node.id) for node in self.nodes)
+        raise UsageError(f"there is no node {number}: the cluster has {known}")
+
+    def log_text(self, number: int) -> str:
+        path = Path(self.node(number).folder) / "node.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def __enter__(self) -> "LocalCluster":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.destroy()
+
+    # -- Inner workings -----------------------------------------------------------------------
+
+    def _write(self, node: LocalNode, configuration: Configuration) -> None:
+        folder = Path(node.folder)
+        folder.mkdir(parents=True)
+        (folder / "node.toml").write_text(to_toml(configuration))
+
+    def _save(self) -> None:
+        temporary = self.folder / f"{STATE_FILE}.new"
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(self._state)))
+        temporary.replace(self.folder / STATE_FILE)
+
+    def _spawn(self, node: LocalNode) -> None:
+        folder = Path(node.folder)
+        with (folder / "node.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "millrace", "node", "run", str(folder / "node.toml")],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C in a terminal must not reach the nodes.
+            )
+        node.pid = process.pid
+        self._processes[node.id] = process
+
+    def _wait_ready(self, node: LocalNode) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if is_healthy(node.admin):
+                return
+            if not self.is_running(node.id):
+                raise Unavailable(
+                    f"node {node.id} stopped while starting; the end of its log:\n"
+                    + self.log_text(node.id)[-2_000:]
+                )
+            time.sleep(POLL_S)
+        raise Unavailable(f"node {node.id} did not start within {START_TIMEOUT_S:.0f} s")
+
+    def _signal(self, number: int, what: signal.Signals) -> None:
+        node = self.node(number)
+        if not self.is_running(number):
+            raise UsageError(f"node {number} does not run")
+        os.kill(node.pid, what)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while self.is_running(number):
+            if time.monotonic() > deadline:
+                os.kill(node.pid, signal.SIGKILL)
+                deadline = time.monotonic() + STOP_TIMEOUT_S
+            time.sleep(POLL_S)
+        node.pid = 0
+        self._save()
+
+
+def _roles(*, hosts_metadata: bool) -> tuple[Role, ...]:
+    roles = (Role.STORAGE, Role.SEQUENCER)
+    return (*roles, Role.METADATA) if hosts_metadata else roles
+
+
+def _is_alive(pid: int) -> bool:
+    """A process that has ended but was not waited for does not count."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def is_healthy(admin: str) -> bool:
+    """Whether `/healthz` answers 200."""
+    host, _, port = admin.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=1) as connection:
+            connection.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+            return b" 200 " in connection.recv(64)
+    except OSError:
+        return False
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports nobody listens on now, all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()

@@ -1,0 +1,75 @@
+"""What every node does for itself now and then: free copies that nobody needs, tell when full.
+
+I1  A copy is dropped only when its log was deleted, or when its chain has all its members
+    without this node and has had them for a while (C5: a node joins only by sync, so the old
+    copy would at best save some copying).
+"""
+
+import asyncio
+import logging
+
+from millrace.config import KeeperSettings
+from millrace.core.messages import Drop
+from millrace.core.projection import Projection
+from millrace.errors import MetadataUnavailable, UnreadableMetadata
+from millrace.meta import keys
+from millrace.meta.contract import LeaseExpired
+from millrace.meta.directory import ClusterDirectory
+from millrace.server.local import LOCAL_SESSION
+from millrace.server.membership import Membership
+from millrace.server.shell import NodeShell
+from millrace.types import LogId, NodeId
+
+CHECK_FULL_S = 0.5
+ROUNDS_PER_CHECK = 20  # Surplus copies are looked for less often than fullness.
+
+logger = logging.getLogger("millrace")
+
+
+class Housekeeping:
+    def __init__(
+        self,
+        node: NodeId,
+        directory: ClusterDirectory,
+        shell: NodeShell,
+        membership: Membership,
+        settings: KeeperSettings,
+    ) -> None:
+        self._node = node
+        self._directory = directory
+        self._shell = shell
+        self._membership = membership
+        self._settings = settings
+        self._surplus_since_s: dict[LogId, float] = {}
+
+    async def run(self) -> None:
+        round_number = 0
+        while True:
+            try:
+                await self._membership.set_full(self._shell.store.usage().is_full)
+                if round_number % ROUNDS_PER_CHECK == 0:
+                    await self._drop_surplus()
+            except (MetadataUnavailable, LeaseExpired, UnreadableMetadata) as error:
+                logger.info("housekeeping.waiting", extra={"fields": {"detail": str(error)}})
+            round_number += 1
+            await asyncio.sleep(CHECK_FULL_S)
+
+    async def _drop_surplus(self) -> None:
+        repository = self._directory.repository
+        next_id = keys.NEXT_LOG_ID.find(await repository.get(keys.NEXT_LOG_ID.key)) or 0
+        projections = {each.log: each for each in await self._directory.projections()}
+        now_s = asyncio.get_running_loop().time()
+        for log in self._shell.store.logs():
+            if not self._is_surplus(projections.get(log), log < next_id):
+                self._surplus_since_s.pop(log, None)
+                continue
+            since_s = self._surplus_since_s.setdefault(log, now_s)
+            if now_s - since_s >= self._settings.surplus_after_ms / 1000:
+                logger.info("copy.dropped", extra={"fields": {"log": log, "node": self._node}})
+                self._shell.handle(LOCAL_SESSION, 0, Drop(log))
+                self._surplus_since_s.pop(log, None)
+
+    def _is_surplus(self, projection: Projection | None, was_issued: bool) -> bool:
+        if projection is None:
+            return was_issued
+        return self._node not in projection.chain and not projection.is_degraded

@@ -1,0 +1,172 @@
+"""The keeper's loop: the node that holds the keeper's lease looks after every log.
+
+The steps are planned by `core/keeper.py`; each is safe whoever takes it.  Steps of different logs
+run side by side, a bounded number at a time, and a log has at most one step under way.
+"""
+
+import asyncio
+import logging
+import time
+from functools import partial
+
+from millrace.config import KeeperSettings
+from millrace.core.keeper import Step, StepKind, plan, teach
+from millrace.core.messages import Learned, Refusal, Refused
+from millrace.core.procedure import DeadlinePassed, Failure
+from millrace.core.projection import Projection, ReconfigureReason
+from millrace.core.reconfigure import Change
+from millrace.core.trim import retention_point, trim
+from millrace.errors import MetadataUnavailable, UnreadableMetadata
+from millrace.meta import keys
+from millrace.meta.contract import Conflict, LeaseExpired
+from millrace.meta.directory import ClusterDirectory
+from millrace.runtime.procedures import ProcedureRunner
+from millrace.server.membership import Membership
+from millrace.types import LogAttributes, LogId, NodeId
+
+STEPS_AT_ONCE = 4
+STEP_TIMEOUT_MS = 900_000
+TRIM_TIMEOUT_MS = 10_000
+
+logger = logging.getLogger("millrace")
+
+
+class KeeperLoop:
+    def __init__(
+        self,
+        node: NodeId,
+        directory: ClusterDirectory,
+        runner: ProcedureRunner,
+        membership: Membership,
+        settings: KeeperSettings,
+    ) -> None:
+        self.is_keeper = False
+        self.steps_done: dict[StepKind, int] = dict.fromkeys(StepKind, 0)
+        self.steps_failed = 0
+        self._node = node
+        self._directory = directory
+        self._runner = runner
+        self._membership = membership
+        self._settings = settings
+        self._busy: dict[LogId, asyncio.Task[None]] = {}
+        self._retained_s = 0.0
+
+    async def run(self) -> None:
+        try:
+            while True:
+                await asyncio.sleep(self._settings.interval_ms / 1000)
+                try:
+                    self.is_keeper = await self._hold_lease()
+                    if self.is_keeper:
+                        await self._round()
+                except (MetadataUnavailable, LeaseExpired) as error:
+                    self.is_keeper = False
+                    self._log("keeper.waiting", detail=str(error))
+                except UnreadableMetadata as error:
+                    self._log("keeper.unreadable", detail=str(error))
+        finally:
+            for task in self._busy.values():
+                task.cancel()
+
+    async def _hold_lease(self) -> bool:
+        repository = self._directory.repository
+        entry = await repository.get(keys.KEEPER.key)
+        keeper = keys.KEEPER.find(entry)
+        if keeper is not None:
+            return keeper.node == self._node and entry.lease == self._membership.lease
+        mine = keys.Keeper(self._node, int(time.time() * 1000))
+        try:
+            await repository.set(
+                keys.KEEPER.key, keys.KEEPER.encode(mine), 0, self._membership.lease
+            )
+        except Conflict:
+            return False
+        self._log("keeper.elected", node=self._node)
+        return True
+
+    async def _round(self) -> None:
+        view = await self._directory.view()
+        projections = await self._directory.projections()
+        live, _ = await self._directory.repository.list(keys.LIVE.prefix)
+        full = {node.id for node in map(keys.LIVE.decode, live) if node.is_full}
+        by_log = {projection.log: projection for projection in projections}
+        for step in plan(projections, view, full):
+            if len(self._busy) >= STEPS_AT_ONCE:
+                break
+            if step.log not in self._busy:
+                task = asyncio.create_task(self._take(step, by_log[step.log]))
+                self._busy[step.log] = task
+                task.add_done_callback(partial(self._step_ended, step.log))
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._retained_s >= self._settings.retention_interval_ms / 1000:
+            self._retained_s = now_s
+            await self._apply_retention(by_log)
+
+    def _step_ended(self, log: LogId, task: asyncio.Task[None]) -> None:
+        self._busy.pop(log, None)
+        if not task.cancelled() and task.exception() is not None:
+            self.steps_failed += 1
+            self._log("keeper.step_failed", log=log, detail=repr(task.exception()))
+
+    async def _take(self, step: Step, projection: Projection) -> None:
+        self._log("keeper.step", kind=step.kind.value, log=step.log, nodes=step.nodes)
+        if step.kind is StepKind.GROW:
+            failed = await self._grow(step, projection)
+        else:
+            change = Change(
+                step.log, step.reason, frozenset(step.nodes), only_from=projection.epoch
+            )
+            failed = await self._change(change)
+        if failed is None:
+            self.steps_done[step.kind] += 1
+        else:
+            self.steps_failed += 1
+            self._log("keeper.step_failed", kind=step.kind.value, log=step.log, detail=failed)
+
+    async def _grow(self, step: Step, projection: Projection) -> str | None:
+        learner = step.nodes[0]
+        try:
+            learned = await self._runner.run(teach(projection, learner), STEP_TIMEOUT_MS)
+        except DeadlinePassed:
+            return "learning took too long"
+        if not isinstance(learned, Learned):
+            # The learner may be fenced above the chain by an attempt that did not finish; a new
+            # epoch lifts the chain over it.
+            if isinstance(learned, Refused) and learned.reason is Refusal.EPOCH:
+                await self._change(
+                    Change(step.log, ReconfigureReason.FENCED, only_from=projection.epoch)
+                )
+            return f"node {learner} could not learn: {learned}"
+        return await self._change(Change(step.log, step.reason, add=(learner,)))
+
+    async def _change(self, change: Change) -> str | None:
+        result = await self._runner.change_chain(change, STEP_TIMEOUT_MS)
+        return result.detail if isinstance(result, Failure) else None
+
+    async def _apply_retention(self, projections: dict[LogId, Projection]) -> None:
+        for info in await self._directory.logs():
+            projection = projections.get(info.id)
+            if projection is not None and info.id not in self._busy:
+                await self._retain(projection, info.attributes)
+
+    async def _retain(self, projection: Projection, attributes: LogAttributes) -> None:
+        """Age and size, and whatever trim point a node has missed."""
+        oldest_us = None
+        if attributes.retention_ms is not None:
+            oldest_us = int(time.time() * 1e6) - attributes.retention_ms * 1000
+        try:
+            point = await self._runner.run(
+                retention_point(projection, oldest_us, attributes.retention_bytes),
+                TRIM_TIMEOUT_MS,
+            )
+            if not isinstance(point, int):
+                return  # The chain is changing; the next round will do.
+            end = await self._directory.raise_trim(projection.log, point) if point > 1 else point
+            end = max(end, await self._directory.trim_end(projection.log))
+            if end > 1:
+                await self._runner.run(trim(projection, end), TRIM_TIMEOUT_MS)
+        except DeadlinePassed:
+            self._log("keeper.retention_late", log=projection.log)
+
+    def _log(self, event: str, **fields: object) -> None:
+        logger.info(event, extra={"fields": fields})

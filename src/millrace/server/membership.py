@@ -1,0 +1,100 @@
+"""A node's presence in its cluster: registration, and a lease that says it is alive.
+
+I1  `live/<id>` exists only while this process renews its lease; after a pause longer than the
+    lease the node takes a new one and appears again.
+I2  A node id is used by one data directory: another live instance with the same id is refused.
+"""
+
+import asyncio
+import logging
+import time
+import uuid
+
+from millrace.errors import BadConfiguration, MetadataUnavailable
+from millrace.meta import keys
+from millrace.meta.contract import ANY_VERSION, Conflict, LeaseExpired, Repository
+from millrace.types import NodeInfo
+
+logger = logging.getLogger("millrace")
+
+
+async def join_cluster(repository: Repository, name: str) -> keys.ClusterInfo:
+    """The cluster this repository belongs to; the first node makes it."""
+    entry = await repository.get(keys.CLUSTER.key)
+    info = keys.CLUSTER.find(entry)
+    if info is None:
+        fresh = keys.ClusterInfo(name, uuid.uuid4().hex)
+        try:
+            await repository.set(keys.CLUSTER.key, keys.CLUSTER.encode(fresh), 0)
+            return fresh
+        except Conflict as conflict:
+            info = keys.CLUSTER.decode(conflict.current)
+    if info.name != name:
+        raise BadConfiguration(
+            f"the metadata repository belongs to cluster {info.name!r}, "
+            f"but cluster.name is {name!r}: correct one of them"
+        )
+    return info
+
+
+class Membership:
+    def __init__(self, repository: Repository, info: NodeInfo, ttl_ms: int) -> None:
+        self._repository = repository
+        self._info = info
+        self._ttl_ms = ttl_ms
+        self._live = keys.LiveNode(info.id, info.instance, int(time.time() * 1000))
+        self.lease = 0
+
+    async def register(self) -> None:
+        """Be known and alive; raises BadConfiguration if another instance has this id."""
+        entry = await self._repository.get(keys.LIVE.key(self._info.id))
+        other = keys.LIVE.find(entry)
+        if other is not None and other.instance != self._info.instance:
+            raise BadConfiguration(
+                f"node {self._info.id} is alive with another data directory "
+                f"({other.instance}): give this one another id"
+            )
+        value = keys.NODES.encode(self._info)
+        await self._repository.set(keys.NODES.key(self._info.id), value, ANY_VERSION)
+        await self._announce()
+
+    async def keep(self) -> None:
+        """Renew the lease for ever; a repository that is away is waited for."""
+        while True:
+            await asyncio.sleep(self._ttl_ms / 3000)
+            try:
+                await self._repository.keep_alive(self.lease)
+            except LeaseExpired:
+                logger.warning("lease.expired", extra={"fields": {"node": self._info.id}})
+                await self._try_announce()
+            except MetadataUnavailable as error:
+                logger.warning("metadata.unavailable", extra={"fields": {"detail": str(error)}})
+
+    async def set_full(self, is_full: bool) -> None:
+        if is_full != self._live.is_full:
+            self._live = keys.LiveNode(
+                self._live.id, self._live.instance, self._live.started_ms, is_full
+            )
+            await self._set_live()
+
+    async def leave(self) -> None:
+        """Stop being alive at once instead of after the lease."""
+        if self.lease:
+            try:
+                await self._repository.revoke(self.lease)
+            except (LeaseExpired, MetadataUnavailable):
+                logger.info("lease.left_to_expire", extra={"fields": {"node": self._info.id}})
+
+    async def _try_announce(self) -> None:
+        try:
+            await self._announce()
+        except (MetadataUnavailable, LeaseExpired) as error:
+            logger.warning("metadata.unavailable", extra={"fields": {"detail": str(error)}})
+
+    async def _announce(self) -> None:
+        self.lease = await self._repository.grant(self._ttl_ms)
+        await self._set_live()
+
+    async def _set_live(self) -> None:
+        value = keys.LIVE.encode(self._live)
+        await self._repository.set(keys.LIVE.key(self._info.id), value, ANY_VERSION, self.lease)

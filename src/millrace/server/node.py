@@ -1,0 +1,314 @@
+"""A node process put together: repository, store, core, connections, keeper, admin port.
+
+Started in the order in which the parts need each other and stopped in reverse; a start that fails
+half-way stops what it had started.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import millrace
+from millrace.codec.blocks import junk
+from millrace.codec.frames import PROTOCOL_VERSION
+from millrace.config import Configuration
+from millrace.core.effects import RunLearn
+from millrace.core.learn import learn
+from millrace.core.messages import (
+    ClusterDescribed,
+    Hello,
+    Message,
+    NodeDescribed,
+    Refusal,
+    Refused,
+)
+from millrace.core.procedure import DeadlinePassed
+from millrace.errors import MetadataUnavailable, NotConnected
+from millrace.meta.contract import Repository
+from millrace.meta.directory import ClusterDirectory
+from millrace.meta.embedded import open_embedded
+from millrace.meta.etcd import EtcdRepository
+from millrace.meta.remote import RemoteRepository
+from millrace.meta.service import MetadataService
+from millrace.runtime.conditions import TransportCounters
+from millrace.runtime.links import Links
+from millrace.runtime.procedures import ProcedureRunner
+from millrace.runtime.transport import Listener, listen, parse_address
+from millrace.server.admin import AdminServer
+from millrace.server.housekeeping import Housekeeping
+from millrace.server.keeper import KeeperLoop
+from millrace.server.local import LOCAL_SESSION
+from millrace.server.membership import Membership, join_cluster
+from millrace.server.metrics import Reading, registry_of
+from millrace.server.service import NodeService
+from millrace.server.shell import NodeShell
+from millrace.store.lmdb_store import LmdbStore, open_store
+from millrace.types import NodeId, NodeInfo
+
+LEARN_TIMEOUT_MS = 600_000
+
+logger = logging.getLogger("millrace")
+
+
+class Node:
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+        self.id = configuration.node_id
+        self.address = ""
+        self.admin_address = ""
+        self._counters = TransportCounters()
+        self._events: dict[str, int] = {}
+        self._started_s = time.monotonic()
+        self._exit = AsyncExitStack()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failed: asyncio.Future[None]
+
+    # -- Life ---------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        try:
+            await self._start()
+        except BaseException:
+            await self._exit.aclose()
+            raise
+
+    async def stop(self) -> None:
+        """Leave the cluster, finish what is under way, make everything durable."""
+        await self._exit.aclose()
+        logger.info("node.stopped", extra={"fields": {"node": self.id}})
+
+    async def wait_failed(self) -> None:
+        """Raises what made a part of the node fail; a healthy node never returns."""
+        await self._failed
+
+    async def _start(self) -> None:
+        self._failed = asyncio.get_running_loop().create_future()
+        settings = self.configuration.cluster
+        hello = Hello(
+            PROTOCOL_VERSION,
+            settings.name,
+            self.id,
+            self.configuration.node.location,
+            secrets.randbits(63),
+            f"millrace {millrace.__version__}",
+        )
+        self._links = Links(hello, counters=self._counters)
+        self._exit.push_async_callback(self._links.close)
+        self._repository = await self._open_repository()
+        self._exit.push_async_callback(self._repository.close)
+        self._directory = ClusterDirectory(self._repository)
+        if self.configuration.hosts_metadata:
+            # Other nodes need the repository before they can start: serve it first.
+            self._open_service()
+            await self._listen(hello)
+        cluster = await self._join()
+        self._open_store(cluster)
+        if not self.configuration.hosts_metadata:
+            self._open_service()
+        self._open_shell()
+        if not self.configuration.hosts_metadata:
+            await self._listen(hello)
+        else:
+            # It was opened before the store: close it before the store all the same.
+            self._exit.push_async_callback(self._listener.close)
+        await self._join_as_member()
+        await self._open_admin()
+        logger.info("node.started", extra={"fields": {"node": self.id, "address": self.address}})
+
+    async def _open_repository(self) -> Repository:
+        settings = self.configuration.cluster
+        if settings.metadata == "etcd":
+            return EtcdRepository(settings.etcd, namespace=f"millrace/{settings.name}/")
+        if self.configuration.hosts_metadata:
+            return await open_embedded(Path(self.configuration.node.data) / "metadata")
+        return RemoteRepository(self._links, [settings.metadata_address])
+
+    async def _join(self) -> str:
+        settings = self.configuration.cluster
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + settings.start_timeout_ms / 1000
+        while True:
+            try:
+                return (await join_cluster(self._repository, settings.name)).id
+            except MetadataUnavailable as error:
+                if loop.time() >= deadline_s:
+                    raise MetadataUnavailable(
+                        f"node {self.id} cannot start without the metadata repository: {error}"
+                    ) from error
+                await asyncio.sleep(0.1)
+
+    def _open_store(self, cluster: str) -> None:
+        settings = self.configuration
+        loop = asyncio.get_running_loop()
+
+        def call_soon(callback: Callable[[], None]) -> None:
+            loop.call_soon_threadsafe(callback)
+
+        self._store: LmdbStore = open_store(
+            Path(settings.node.data),
+            cluster,
+            self.id,
+            call_soon,
+            map_bytes=settings.store.map_bytes,
+            tail_bytes=settings.store.tail_buffer_bytes,
+        )
+        self._exit.callback(self._store.close)
+
+    def _open_service(self) -> None:
+        metadata = MetadataService(self._repository)
+        self._service = NodeService(metadata, self._describe_cluster, self.describe)
+        self._exit.push_async_callback(self._service.close)
+
+    def _open_shell(self) -> None:
+        self._runner = ProcedureRunner(self._ask_node, self._directory, junk, self._note)
+        self._shell = NodeShell(self._store, self._service, self._start_learning)
+        self._service.shell = self._shell
+
+    async def _listen(self, hello: Hello) -> None:
+        host, port = parse_address(self.configuration.node.listen)
+        self._listener: Listener = await listen(
+            host, port, hello, self._service, counters=self._counters
+        )
+        self.address = self.configuration.node.advertise or self._listener.address
+        self._exit.push_async_callback(self._listener.close)
+
+    async def _join_as_member(self) -> None:
+        node = self.configuration.node
+        self.info = NodeInfo(
+            self.id,
+            self.address,
+            node.location,
+            node.roles,
+            node.admin,
+            self._store.directory.identity.instance,
+        )
+        settings = self.configuration
+        self._membership = Membership(self._repository, self.info, settings.cluster.lease_ttl_ms)
+        await self._membership.register()
+        self._exit.push_async_callback(self._membership.leave)
+        self._keeper = KeeperLoop(
+            self.id, self._directory, self._runner, self._membership, settings.keeper
+        )
+        housekeeping = Housekeeping(
+            self.id, self._directory, self._shell, self._membership, settings.keeper
+        )
+        self._exit.push_async_callback(self._cancel_tasks)
+        for work in (self._membership.keep(), self._keeper.run(), housekeeping.run()):
+            task = asyncio.create_task(work)
+            self._tasks.add(task)
+            task.add_done_callback(self._task_ended)
+
+    async def _open_admin(self) -> None:
+        registry = registry_of(self._readings)
+        admin = AdminServer(registry, self._health)
+        if self.configuration.node.admin:
+            await admin.start(self.configuration.node.admin)
+            self.admin_address = admin.address
+            self._exit.push_async_callback(admin.close)
+
+    async def _cancel_tasks(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None and not self._failed.done():
+            self._failed.set_exception(task.exception() or RuntimeError("a task ended"))
+
+    # -- Requests of this node's own ------------------------------------------------------------
+
+    async def _ask_node(self, node: NodeId, message: Message, timeout_ms: int) -> Message:
+        if node == self.id:
+            number, future = self._service.local.open()
+            self._shell.handle(LOCAL_SESSION, number, message)
+            return await self._service.local.wait(number, future, timeout_ms)
+        address = await self._directory.address(node)
+        if address is None:
+            raise NotConnected(f"node {node} is not registered")
+        return await self._links.ask(address, message, timeout_ms)
+
+    def _start_learning(self, order: RunLearn) -> None:
+        task = asyncio.create_task(self._learn(order))
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    async def _learn(self, order: RunLearn) -> None:
+        procedure = learn(order.log, order.epoch, order.source, self.id)
+        try:
+            answer = await self._runner.run(procedure, LEARN_TIMEOUT_MS)
+        except DeadlinePassed:
+            answer = Refused(Refusal.UNAVAILABLE, order.epoch, "learning took too long")
+        self._service.answer(*order.ticket, answer)
+
+    # -- What others see ------------------------------------------------------------------------
+
+    async def _describe_cluster(self) -> ClusterDescribed:
+        view = await self._directory.view()
+        if self.configuration.cluster.metadata == "etcd":
+            live = [node.address for node in view.nodes if node.id in view.live]
+            metadata = (self.address, *(a for a in live if a != self.address))
+        elif self.configuration.hosts_metadata:
+            metadata = (self.address,)
+        else:
+            metadata = (self.configuration.cluster.metadata_address,)
+        return ClusterDescribed(self.configuration.cluster.name, view.nodes, metadata)
+
+    def describe(self) -> NodeDescribed:
+        usage = self._store.usage()
+        return NodeDescribed(
+            self.info,
+            int((time.monotonic() - self._started_s) * 1000),
+            len(self._store.logs()),
+            usage.bytes_used,
+            usage.bytes_total,
+            usage.is_full,
+            self._keeper.is_keeper,
+            self._service.connections,
+            f"millrace {millrace.__version__}",
+        )
+
+    def _health(self) -> dict[str, object]:
+        failure = self._store.failure
+        usage = self._store.usage()
+        status = "ok" if failure is None else "store_failed"
+        return {
+            "status": status,
+            "node": self.id,
+            "cluster": self.configuration.cluster.name,
+            "is_full": usage.is_full,
+            "detail": "" if failure is None else failure.detail,
+        }
+
+    def _readings(self) -> dict[str, Reading]:
+        usage = self._store.usage()
+        counters = self._counters
+        return {
+            "millrace_frames_received": counters.frames_in,
+            "millrace_frames_sent": counters.frames_out,
+            "millrace_received_bytes": counters.bytes_in,
+            "millrace_sent_bytes": counters.bytes_out,
+            "millrace_connections": counters.connections,
+            "millrace_connections_closed": {k: float(v) for k, v in counters.closes.items()},
+            "millrace_store_commits": self._store.commits,
+            "millrace_store_unsynced_bytes": self._store.unsynced_bytes,
+            "millrace_store_used_bytes": usage.bytes_used,
+            "millrace_store_full": float(usage.is_full),
+            "millrace_store_logs": len(self._store.logs()),
+            "millrace_corrupt_blocks": self._shell.corrupt_blocks,
+            "millrace_keeper": float(self._keeper.is_keeper),
+            "millrace_keeper_steps": {
+                kind.value: float(count) for kind, count in self._keeper.steps_done.items()
+            },
+            "millrace_keeper_steps_failed": self._keeper.steps_failed,
+            "millrace_events": {k: float(v) for k, v in self._events.items()},
+            "millrace_uptime_seconds": time.monotonic() - self._started_s,
+        }
+
+    def _note(self, event: str, fields: dict[str, object]) -> None:
+        self._events[event] = self._events.get(event, 0) + 1

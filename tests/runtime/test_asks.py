@@ -1,0 +1,62 @@
+"""Waiting for answers: ids, deadlines, and what happens when an answer never comes."""
+
+import asyncio
+
+import pytest
+
+from loopback import run
+from millrace.codec.frames import REQUEST_ID_MAX
+from millrace.core.messages import Pong, Written
+from millrace.errors import ConnectionLost, NoAnswer, TooManyRequests
+from millrace.runtime.asks import Asks
+
+
+def test_ids_begin_again_behind_the_largest_and_skip_those_in_use() -> None:
+    async def body() -> None:
+        asks = Asks(asyncio.get_running_loop(), 10, "a:1")
+        first = asks.next_id()
+        waiting = asks.add(first, "Next", 5_000)
+        assert first == 1 and not asks.was_issued(2)
+        asks._last_id = REQUEST_ID_MAX - 1
+        assert [asks.next_id(), asks.next_id()] == [REQUEST_ID_MAX, 2]
+        assert asks.was_issued(REQUEST_ID_MAX)
+        assert asks.settle(first, Pong()) and await waiting == Pong()
+        assert not asks.settle(first, Pong())
+
+    run(body)
+
+
+def test_each_request_has_its_own_deadline() -> None:
+    async def body() -> None:
+        asks = Asks(asyncio.get_running_loop(), 10, "a:1")
+        order: list[int] = []
+        futures = []
+        for timeout_ms in (60, 20, 5_000, 40):
+            future = asks.add(asks.next_id(), "Next", timeout_ms)
+            future.add_done_callback(lambda _, ms=timeout_ms: order.append(ms))
+            futures.append(future)
+        results = await asyncio.gather(futures[0], futures[1], futures[3], return_exceptions=True)
+        assert [type(result) for result in results] == [NoAnswer] * 3
+        assert order == [20, 40, 60]
+        assert len(asks) == 1
+        asks.fail_all("lost")
+        with pytest.raises(ConnectionLost, match=r"Next to a:1.*lost"):
+            await futures[2]
+
+    run(body)
+
+
+def test_an_answered_request_does_not_time_out() -> None:
+    async def body() -> None:
+        asks = Asks(asyncio.get_running_loop(), 1, "a:1")
+        quick = asks.next_id()
+        answered = asks.add(quick, "Write", 10)
+        with pytest.raises(TooManyRequests):
+            asks.check_room()
+        asks.settle(quick, Written())
+        asks.check_room()
+        with pytest.raises(NoAnswer):
+            await asks.add(asks.next_id(), "Next", 30)
+        assert await answered == Written()
+
+    run(body)

@@ -1,0 +1,124 @@
+"""Peers: one session per address, shared, dialled again after it was lost."""
+
+import asyncio
+import socket
+
+import pytest
+
+from loopback import HELLO, Recorder, echo, pair, question, run
+from millrace.core.messages import Peeked
+from millrace.errors import ConnectionLost, NoNodeReachable, NotConnected
+from millrace.runtime.peers import BACKOFF_FIRST_MS, Peers
+from millrace.runtime.transport import TransportCounters, listen, parse_address
+
+
+def test_concurrent_callers_share_one_session() -> None:
+    async def body() -> None:
+        async with pair() as both:
+            counters = TransportCounters()
+            peers = Peers(HELLO, Recorder(), counters=counters)
+            address = both.listener.address
+            assert peers.open_session(address) is None
+            sessions = await asyncio.gather(*(peers.session(address) for _ in range(20)))
+            assert len({session.id for session in sessions}) == 1
+            answers = await asyncio.gather(
+                *(peers.ask(address, echo(number), 1_000) for number in range(1, 50))
+            )
+            assert answers == [Peeked(number) for number in range(1, 50)]
+            assert counters.connections_opened == 1
+            assert peers.open_session(address) is sessions[0]
+            await peers.close()
+            assert counters.connections == 0
+            with pytest.raises(NotConnected):
+                await peers.session(address)
+
+    run(body)
+
+
+def test_a_lost_session_is_dialled_again() -> None:
+    async def body() -> None:
+        async with pair() as both:
+            peers = Peers(HELLO, Recorder())
+            address = both.listener.address
+            asked = asyncio.create_task(peers.ask(address, question(), 5_000))
+            await both.server.until(lambda: bool(both.server.requests))
+            first = await peers.session(address)
+            both.server.requests[0][0].close("closed")
+            with pytest.raises(ConnectionLost):
+                await asked
+            assert await peers.ask(address, echo(3), 2_000) == Peeked(3)
+            assert await peers.session(address) is not first
+            await peers.close()
+
+    run(body)
+
+
+def test_a_failed_dial_is_told_at_once_and_the_next_one_waits_a_little() -> None:
+    async def body() -> None:
+        with socket.socket() as reserved:
+            reserved.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{reserved.getsockname()[1]}"
+            peers = Peers(HELLO, Recorder())
+            loop = asyncio.get_running_loop()
+            for _ in range(3):
+                with pytest.raises(NoNodeReachable, match=address):
+                    await peers.session(address)
+            started_s = loop.time()
+            with pytest.raises(NoNodeReachable, match=address):
+                await peers.session(address)
+            assert loop.time() - started_s >= BACKOFF_FIRST_MS * 4 * 0.7 / 1000
+            with pytest.raises(NoNodeReachable, match="within 5 ms"):
+                await peers.ask(address, echo(1), 5)
+        listener = await listen(*parse_address(address), HELLO, Recorder())
+        assert await peers.ask(address, echo(1), 3_000) == Peeked(1)
+        await peers.close()
+        await listener.close()
+
+    run(body)
+
+
+def test_a_session_that_ends_right_after_it_opened_counts_as_a_failure() -> None:
+    async def body() -> None:
+        async with pair() as both:
+            peers = Peers(HELLO, Recorder())
+            loop = asyncio.get_running_loop()
+            began_s = loop.time()
+            for _ in range(4):
+                session = await peers.session(both.listener.address)
+                session.close()
+                await session.wait_closed()
+            assert loop.time() - began_s >= BACKOFF_FIRST_MS * (1 + 2 + 4) * 0.7 / 1000
+            await peers.close()
+
+    run(body)
+
+
+def test_a_caller_that_gives_up_harms_no_other() -> None:
+    async def body() -> None:
+        async with pair() as both:
+            peers = Peers(HELLO, Recorder())
+            address = both.listener.address
+            hasty = asyncio.create_task(peers.session(address))
+            patient = asyncio.create_task(peers.session(address))
+            await asyncio.sleep(0)
+            hasty.cancel()
+            assert (await patient).is_open
+            assert hasty.cancelled() or hasty.cancelling()
+            await peers.close()
+
+    run(body)
+
+
+def test_closing_while_a_dial_is_under_way() -> None:
+    async def body() -> None:
+        with socket.socket() as silent:
+            silent.bind(("127.0.0.1", 0))
+            silent.listen()
+            peers = Peers(HELLO, Recorder())
+            waiting = asyncio.create_task(peers.session(f"127.0.0.1:{silent.getsockname()[1]}"))
+            await asyncio.sleep(0)
+            await peers.close()
+            with pytest.raises((asyncio.CancelledError, NotConnected)):
+                await waiting
+
+    run(body)

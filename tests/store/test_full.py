@@ -1,0 +1,78 @@
+"""Disks that really refuse: a file size limit, and a device that is always full."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from millrace.core.messages import Refusal
+from millrace.limits import KIB, MIB
+from millrace.types import Ack, Lsn
+from tests.conformance.store_suite import COPYSET, LOG, MEMBER, OTHER, held, known, make_block
+from tests.store.rig import LmdbRig
+
+OpenRig = Callable[..., LmdbRig]
+
+LIMITED_CHILD = """
+import resource, sys
+from pathlib import Path
+from tests.store import test_full
+resource.setrlimit(resource.RLIMIT_FSIZE, (24 << 20, 24 << 20))
+test_full.fill_and_trim(Path(sys.argv[1]))
+print("survived")
+"""
+
+
+def fill_and_trim(path: Path) -> None:
+    """Fill the disk three times over, with a map that is far larger."""
+    rig = LmdbRig(path, 64 * MIB)
+    first = 1
+    for _ in range(3):
+        while True:
+            rig.store.put(make_block(first, size=300 * KIB), COPYSET, Ack.DISK)
+            failure = rig.settle()
+            if failure is not None:
+                break
+            first += 1
+        assert failure.reason is Refusal.DISK_FULL, failure
+        assert rig.store.usage().is_full
+        assert known(rig.store).end == first
+        rig.store.set_fence(OTHER, MEMBER)
+        assert rig.settle() is None
+        rig.store.trim(LOG, Lsn(first - 3))
+        assert rig.settle() is None
+        rig.run_until(lambda: known(rig.store).blocks == 3)
+        assert not rig.store.usage().is_full
+    assert first > 120
+    rig.reopen()
+    assert held(rig.store) == list(range(first - 3, first))
+    rig.store.close()
+
+
+def test_a_file_size_limit(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LIMITED_CHILD, os.fspath(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.stdout == "survived\n", result.stderr
+
+
+def test_a_commit_that_meets_a_full_disk_loses_blocks_only(open_rig: OpenRig) -> None:
+    """The room was there when looked at and is gone when written to; it comes back."""
+    rig = open_rig(64 * MIB)
+    rig.store.put(make_block(1), COPYSET, Ack.DISK)
+    rig.settle()
+    with rig.failing_writes("/dev/full"):
+        rig.store.put(make_block(2, size=100 * KIB), COPYSET, Ack.DISK)
+        rig.store.put(make_block(4), COPYSET, Ack.DISK)
+        failure = rig.settle()
+    assert failure is not None
+    assert failure.reason is Refusal.DISK_FULL
+    assert "No space left" in failure.detail
+    assert rig.store.failure is None
+    rig.store.set_fence(LOG, MEMBER)
+    assert rig.settle() is None
+    assert (known(rig.store).end, known(rig.store).sparse) == (2, [])
+    rig.crash()
+    assert known(rig.store).fence == MEMBER
+    rig.store.put(make_block(2), COPYSET, Ack.DISK)
+    assert rig.settle() is None

@@ -1,0 +1,132 @@
+"""Many barriers, few fsyncs; who waits for whom."""
+
+from collections.abc import Callable
+
+from millrace.core.messages import Refusal
+from millrace.limits import COMMIT_WAIT_BYTES, MIB
+from millrace.store.contract import StoreFailed
+from millrace.types import Ack, LogId
+from tests.conformance.store_suite import COPYSET, LOG, MEMBER, OTHER, held, known, make_block
+from tests.store.rig import WAIT_S, LmdbRig
+
+OpenRig = Callable[..., LmdbRig]
+
+
+def test_many_barriers_share_few_commits(open_rig: OpenRig) -> None:
+    rig = open_rig(256 * MIB)
+    answers: list[StoreFailed | None] = []
+    before = rig.store.commits
+    for first in range(1, 1001):
+        rig.store.put(make_block(first), COPYSET, Ack.DISK)
+        rig.store.barrier(Ack.DISK, answers.append)
+    rig.run_until(lambda: len(answers) == 1000)
+    assert answers == [None] * 1000
+    assert rig.store.commits - before <= 250
+    assert rig.store.unsynced_bytes == 0
+
+
+def test_outcomes_come_in_one_call_per_commit(open_rig: OpenRig) -> None:
+    rig = open_rig(256 * MIB)
+    for first in range(1, 301):
+        rig.store.put(make_block(first), COPYSET, Ack.DISK)
+        rig.store.barrier(Ack.DISK, lambda failure: None)
+    rig.store.close()
+    assert rig.calls.qsize() <= rig.store.commits
+
+
+def test_a_memory_barrier_does_not_wait_for_the_disk(open_rig: OpenRig) -> None:
+    rig = open_rig(256 * MIB)
+    rig.store.put(make_block(1), COPYSET, Ack.MEMORY)
+    rig.settle(Ack.MEMORY)  # The first one marks the log, on disk.
+    commits = rig.store.commits
+    assert commits > 0
+    for first in range(2, 40):
+        rig.store.put(make_block(first), COPYSET, Ack.MEMORY)
+        rig.settle(Ack.MEMORY)
+    assert rig.store.commits <= commits + 2
+    rig.run_until(lambda: rig.store.unsynced_bytes == 0)  # They become durable by themselves.
+    rig.crash()
+    assert held(rig.store) == list(range(1, 40))
+
+
+def test_a_memory_barrier_waits_for_what_was_put_for_the_disk(open_rig: OpenRig) -> None:
+    rig = open_rig(256 * MIB)
+    rig.store.put(make_block(1), COPYSET, Ack.DISK)
+    rig.settle(Ack.MEMORY)
+    assert rig.store.unsynced_bytes == 0
+
+
+def test_a_disk_barrier_cuts_the_wait_short(open_rig: OpenRig) -> None:
+    rig = open_rig(256 * MIB)
+    rig.store.put(make_block(1), COPYSET, Ack.MEMORY)
+    rig.settle()
+    rig.store.put(make_block(2), COPYSET, Ack.MEMORY)
+    rig.store.put(make_block(1, log=OTHER), COPYSET, Ack.DISK)
+    assert rig.settle() is None
+    assert rig.store.unsynced_bytes == 0
+
+
+def test_enough_bytes_cut_the_wait_short(open_rig: OpenRig) -> None:
+    rig = open_rig(256 * MIB)
+    rig.store.put(make_block(1, size=COMMIT_WAIT_BYTES), COPYSET, Ack.MEMORY)
+    rig.run_until(lambda: rig.store.unsynced_bytes == 0)
+    assert rig.store.commits > 0
+
+
+def test_unsynced_bytes_make_the_store_busy(open_rig: OpenRig) -> None:
+    rig = open_rig(256 * MIB, unsynced_bytes_max=1000)
+    seen = [rig.store.is_busy]
+    rig.store.put(make_block(1, size=1000), COPYSET, Ack.DISK)
+    seen.append(rig.store.is_busy)
+    rig.settle()
+    seen.append(rig.store.is_busy)
+    assert seen == [False, True, False]
+
+
+def test_close_makes_everything_durable_and_answers(open_rig: OpenRig) -> None:
+    rig = open_rig(256 * MIB)
+    answers: list[StoreFailed | None] = []
+    for first in range(1, 100):
+        rig.store.put(make_block(first), COPYSET, Ack.MEMORY)
+    rig.store.barrier(Ack.DISK, answers.append)
+    rig.store.barrier(Ack.MEMORY, answers.append)
+    rig.reopen()
+    assert answers == [None, None]
+    assert held(rig.store) == list(range(1, 100))
+
+
+def test_a_closed_loop_does_not_lose_answers(open_rig: OpenRig) -> None:
+    rig = open_rig(256 * MIB)
+    rig.is_loop_closed.set()
+    answers: list[StoreFailed | None] = []
+    rig.store.put(make_block(1), COPYSET, Ack.DISK)
+    rig.store.barrier(Ack.DISK, answers.append)
+    assert rig.is_call_refused.wait(WAIT_S)
+    rig.store.close()
+    assert answers == [None]
+
+
+def test_a_failed_disk_ends_all_writing(open_rig: OpenRig) -> None:
+    """After an error that is not a full disk the store shows what the disk holds, for ever."""
+    rig = open_rig(64 * MIB)
+    rig.store.set_fence(LOG, MEMBER)
+    for first in range(1, 6):
+        rig.store.put(make_block(first), COPYSET, Ack.DISK)
+    rig.settle()
+    with rig.failing_writes("/dev/null"):  # Opened for reading: writing to it is an error.
+        rig.store.put(make_block(6), COPYSET, Ack.DISK)
+        rig.store.trim(LOG, make_block(3).first)
+        failure = rig.settle()
+    assert failure is not None
+    assert failure.reason is Refusal.UNAVAILABLE
+    assert "restart the node" in failure.detail
+    assert (known(rig.store).trim_end, held(rig.store)) == (1, [1, 2, 3, 4, 5])
+    rig.store.put(make_block(6), COPYSET, Ack.DISK)
+    rig.store.set_fence(LogId(99), MEMBER)
+    assert rig.settle() == failure
+    assert rig.settle(Ack.MEMORY) == failure
+    assert held(rig.store) == [1, 2, 3, 4, 5]
+    rig.reopen()
+    assert held(rig.store) == [1, 2, 3, 4, 5]
+    rig.store.put(make_block(6), COPYSET, Ack.DISK)
+    assert rig.settle() is None
