@@ -1,3 +1,26 @@
-"""Millrace: a replicated log and change-stream store whose pipelines run on Spark."""
+"""Millrace: a replicated log and change-stream store whose pipelines run on Spark.
+
+client = await millrace.connect("127.0.0.1:7701")     # or millrace.sync.connect(...)
+log = await client.create_log("events")
+await log.append(b"hello")
+"""
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+__all__ = ["Client", "Log", "Reader", "UnknownAppend", "__version__", "connect", "sync"]
+
+if TYPE_CHECKING:
+    from millrace.client import Client, Log, Reader, UnknownAppend, connect, sync
+
+
+def __getattr__(name: str) -> Any:
+    """The client is imported on first use: a node process never needs it."""
+    if name in __all__:
+        import importlib
+
+        client = importlib.import_module("millrace.client")
+        if name == "sync":
+            return importlib.import_module("millrace.client.sync")
+        return getattr(client, name)
+    raise AttributeError(f"module 'millrace' has no attribute {name!r}")

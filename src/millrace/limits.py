@@ -42,6 +42,7 @@ STORE_RESERVE_BYTES_MAX: Final = 16 * MIB  # Kept free so that a full store can 
 SCANS_OUTSTANDING_MAX: Final = 64  # Each pins the pages it read; beyond it scans copy.
 COMMIT_WAIT_MS: Final = 50  # How long memory-acknowledged blocks may wait for company.
 COMMIT_WAIT_BYTES: Final = 8 * MIB  # This much company is enough.
+COMMIT_BYTES_MAX: Final = 32 * MIB  # About what one commit takes: it holds the bytes once more.
 RECLAIM_BLOCKS_MAX: Final = 256  # Deleted per transaction: a trim never holds up commits for long.
 RECLAIM_TIME_MS: Final = 20
 

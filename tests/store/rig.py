@@ -1,5 +1,6 @@
 """An LMDB store with its owner's loop in the test's own thread."""
 
+import fcntl
 import os
 import queue
 import threading
@@ -86,14 +87,18 @@ class LmdbRig:
         self.store = self.open()
 
     @contextmanager
-    def failing_writes(self, device: str) -> Iterator[None]:
+    def failing_writes(self, device: str, *, only_meta: bool = False) -> Iterator[None]:
         """Put another file in the place of the data file LMDB has open: its writes then fail as
-        they do on that device.  The map is not touched."""
+        they do on that device.  The map is not touched.  Meta pages have a descriptor of their
+        own, which writes through."""
         places = [
             int(number)
             for number in os.listdir("/proc/self/fd")
             if os.path.realpath(f"/proc/self/fd/{number}") == os.path.realpath(self.data_file)
         ]
+        if only_meta:
+            places = [one for one in places if fcntl.fcntl(one, fcntl.F_GETFL) & os.O_DSYNC]
+        assert places
         copies = [os.dup(place) for place in places]
         other = os.open(device, os.O_RDONLY if device == "/dev/null" else os.O_WRONLY)
         for place in places:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from millrace.core.messages import Refusal
-from millrace.limits import COMMIT_WAIT_BYTES, MIB
+from millrace.limits import COMMIT_BYTES_MAX, COMMIT_WAIT_BYTES, MIB
 from millrace.store.contract import StoreFailed
 from millrace.types import Ack, LogId
 from tests.conformance.store_suite import COPYSET, LOG, MEMBER, OTHER, held, known, make_block
@@ -106,6 +106,34 @@ def test_a_closed_loop_does_not_lose_answers(open_rig: OpenRig) -> None:
     assert answers == [None]
 
 
+def test_a_commit_takes_a_bounded_part_of_the_queue(open_rig: OpenRig) -> None:
+    rig = open_rig(256 * MIB)
+    answers: list[StoreFailed | None] = []
+    for first in range(1, 13):
+        rig.store.put(make_block(first, size=8 * MIB), COPYSET, Ack.DISK)
+        rig.store.barrier(Ack.DISK, answers.append)
+    rig.run_until(lambda: len(answers) == 12)
+    assert rig.store.commits >= 12 * 8 * MIB // (COMMIT_BYTES_MAX + 8 * MIB)
+    assert rig.store.unsynced_bytes == 0
+    assert held(rig.store) == list(range(1, 13))
+
+
+def test_a_store_that_cannot_be_read_either_shows_nothing(open_rig: OpenRig) -> None:
+    """A meta page that cannot be written leaves LMDB unusable until it is opened again."""
+    rig = open_rig(64 * MIB)
+    rig.store.put(make_block(1), COPYSET, Ack.DISK)
+    rig.settle()
+    with rig.failing_writes("/dev/null", only_meta=True):
+        rig.store.put(make_block(2), COPYSET, Ack.DISK)
+        failure = rig.settle()
+    assert failure is not None
+    assert failure.reason is Refusal.UNAVAILABLE
+    assert rig.store.logs() == []
+    assert rig.store.unsynced_bytes == 0
+    rig.reopen()
+    assert held(rig.store) == [1]
+
+
 def test_a_failed_disk_ends_all_writing(open_rig: OpenRig) -> None:
     """After an error that is not a full disk the store shows what the disk holds, for ever."""
     rig = open_rig(64 * MIB)
@@ -120,6 +148,7 @@ def test_a_failed_disk_ends_all_writing(open_rig: OpenRig) -> None:
     assert failure is not None
     assert failure.reason is Refusal.UNAVAILABLE
     assert "restart the node" in failure.detail
+    assert rig.store.unsynced_bytes == 0
     assert (known(rig.store).trim_end, held(rig.store)) == (1, [1, 2, 3, 4, 5])
     rig.store.put(make_block(6), COPYSET, Ack.DISK)
     rig.store.set_fence(LogId(99), MEMBER)

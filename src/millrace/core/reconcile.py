@@ -64,7 +64,8 @@ def reconcile(
         return Trouble(epoch, f"members hold different blocks at {truth.first}")
     trouble = yield from _pass_on(log, epoch, tuple(chain), low, held, truth)
     if trouble is None and is_lossy:
-        trouble = yield from _mark_lost(log, epoch, tuple(chain), low, high, truth, make_junk)
+        lost = holes(low, high, [extent for extent, _ in truth])
+        trouble = yield from mark_lost(log, epoch, tuple(chain), lost, make_junk)
     if trouble is None:
         trouble = yield from _trim(log, epoch, tuple(chain), sealed, trim_end, make_junk)
     return trouble
@@ -149,19 +150,6 @@ def _pass_on(
     if lacking:
         yield from note("chain.reconciled", log=log, epoch=epoch, blocks=len(lacking))
     return None
-
-
-def _mark_lost(
-    log: LogId,
-    epoch: Epoch,
-    chain: tuple[NodeId, ...],
-    low: Lsn,
-    high: Lsn,
-    truth: list[tuple[Extent, NodeId]],
-    make_junk: MakeJunk,
-) -> Procedure[Trouble | None]:
-    lost = holes(low, high, [extent for extent, _ in truth])
-    return (yield from mark_lost(log, epoch, chain, lost, make_junk))
 
 
 def mark_lost(

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from millrace.core.messages import (
+    BeginLearn,
     ClusterDescribed,
     DescribeCluster,
     DescribeNode,
@@ -26,6 +27,7 @@ from millrace.core.messages import (
     NodeDescribed,
     Refusal,
     Refused,
+    Revise,
     Stop,
     Write,
 )
@@ -96,6 +98,9 @@ class NodeService:
                     session.answer(request_id, starting)
             case DescribeNode():
                 session.answer(request_id, self._describe_node())
+            case BeginLearn() | Revise():
+                detail = "a node says this only to itself"
+                session.answer(request_id, Refused(Refusal.BAD_REQUEST, detail=detail))
             case _:
                 self.shell.handle(session.id, request_id, message)
 

@@ -23,7 +23,7 @@ import lmdb
 import msgspec
 
 from millrace.core.messages import Refusal
-from millrace.limits import COMMIT_WAIT_BYTES, COMMIT_WAIT_MS, RECLAIM_BLOCKS_MAX
+from millrace.limits import COMMIT_BYTES_MAX, COMMIT_WAIT_BYTES, COMMIT_WAIT_MS, RECLAIM_BLOCKS_MAX
 from millrace.store.changes import Backlog, Change, PutBlock, Writing
 from millrace.store.contract import Done, StoreFailed
 from millrace.store.layout import LogRow, Tables
@@ -122,6 +122,7 @@ class Committer:
         with self._wake:
             if discards:
                 self._queue.clear()
+                self._queued_bytes = 0
             self._is_stopping = True
             self._wake.notify()
         self._thread.join()
@@ -129,7 +130,7 @@ class Committer:
     def commit_now(self) -> None:
         """Commit on the caller's thread; only after `stop`."""
         assert not self._thread.is_alive()
-        if self._queue:
+        while self._queue:
             self._process(self._take())
 
     # -- The thread's side ----------------------------------------------------------------------
@@ -160,9 +161,17 @@ class Committer:
         return None
 
     def _take(self) -> list[Change | Barrier]:
-        batch, self._queue = self._queue, []
-        self._queued_bytes = 0
-        self._is_urgent = False
+        """The queue, or as much of its front as one transaction should hold."""
+        end, taken = len(self._queue), self._queued_bytes
+        if taken > COMMIT_BYTES_MAX:
+            end = taken = 0
+            while taken < COMMIT_BYTES_MAX:
+                change = self._queue[end]
+                taken += change.entry.block.size if isinstance(change, PutBlock) else 0
+                end += 1
+        batch, self._queue = self._queue[:end], self._queue[end:]
+        self._queued_bytes -= taken
+        self._is_urgent = self._is_urgent and bool(self._queue)
         return batch
 
     def _process(self, batch: list[Change | Barrier]) -> None:

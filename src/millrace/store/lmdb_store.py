@@ -13,7 +13,7 @@ Invariants beyond those of the contract:
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 
@@ -253,11 +253,11 @@ class LmdbStore:
                     self._settle_remove(change)
                 case changes.Trim():
                     change.log.trims_queued -= 1
-        for log, entries in lost.items():
-            self._lose(log, entries)
         if self.failure is not None:
             self._reload()
             return
+        for log, entries in lost.items():
+            self._lose(log, entries)
         for number, (slot, blocks, size) in outcome.counts.items():
             opened = self._logs.get(number)
             if opened is not None and opened.slot == slot:
@@ -294,16 +294,16 @@ class LmdbStore:
                 del change.log.removed[first]
 
     def _reload(self) -> None:
-        """Writing is over: show what the disk holds, nothing else."""
+        """Writing is over: show what the disk holds, or nothing if it cannot be read either."""
         if self._is_reloaded:
             return
         self._is_reloaded = True
-        self._unsynced_bytes = 0
         self._unmarked.clear()
-        with self._reading() as transaction:
+        self._tail = TailBuffer(self._tail.bytes_max)
+        self._logs = {}
+        with suppress(CorruptStore), self._reading() as transaction:
             rows = self._committer.rows.values()
             self._logs = {row.log: open_log_of(transaction, self._tables, row) for row in rows}
-        self._tail = TailBuffer(self._tail.bytes_max)
 
     # -- Reading --------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ Invariants:
   I1  An uncommitted block is in the buffer.
   I2  All blocks of a log that begin at or above its floor are in the buffer; no block reaches
       across the floor.
-  I3  Committed blocks do not keep the buffer above its bound.
+  I3  Committed blocks do not keep the buffer above its bound, nor forgotten ones much memory.
 """
 
 from bisect import bisect_left
@@ -18,10 +18,13 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
+from millrace.limits import MIB
 from millrace.store.layout import IndexEntry
 from millrace.types import Ack, Block, Lsn
 
 ENTRY_OVERHEAD_BYTES: Final = 512  # What the objects around a small block weigh.
+
+FORGOTTEN_BYTES_MIN: Final = MIB
 
 
 class TailEntry:
@@ -71,6 +74,7 @@ class LogTail:
         if at == len(self._entries) or self._entries[at] is not entry:
             return
         if at == self._start:
+            self._entries[at] = self._entries[-1]  # Do not keep the block alive until the cut.
             self._start += 1
             self._cut()
         else:
@@ -120,6 +124,7 @@ class TailBuffer:
         self.bytes_max = bytes_max
         self.bytes = 0
         self._order: deque[TailEntry] = deque()
+        self._forgotten_bytes = 0  # Still in the order, behind an older entry.
 
     def add(self, entry: TailEntry) -> None:
         entry.tail.add(entry)
@@ -128,10 +133,18 @@ class TailBuffer:
 
     def forget(self, entry: TailEntry) -> None:
         """Take a trimmed, removed or failed block out at once."""
-        if entry.is_held:
-            entry.is_held = False
-            entry.tail.discard(entry)
-            self.bytes -= entry.weight_bytes
+        if not entry.is_held:
+            return
+        self._let_go(entry)
+        self._forgotten_bytes += entry.weight_bytes
+        if self._forgotten_bytes > max(self.bytes_max // 4, FORGOTTEN_BYTES_MIN):
+            self._order = deque(one for one in self._order if one.is_held)
+            self._forgotten_bytes = 0
+
+    def _let_go(self, entry: TailEntry) -> None:
+        entry.is_held = False
+        entry.tail.discard(entry)
+        self.bytes -= entry.weight_bytes
 
     def evict(self) -> None:
         """Keeps I3.  Commits happen in order, so the first uncommitted one ends the search."""
@@ -142,5 +155,7 @@ class TailBuffer:
                 if not entry.is_committed:
                     return
                 entry.tail.floor = max(entry.tail.floor, entry.block.end)
-                self.forget(entry)
+                self._let_go(entry)
+            else:
+                self._forgotten_bytes -= entry.weight_bytes
             order.popleft()

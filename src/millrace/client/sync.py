@@ -1,0 +1,236 @@
+"""The same API without `await`, for scripts, notebooks and Spark workers.
+
+A loop runs in a thread of its own, shared by all connections of the process; calls hand their
+coroutine to it and wait.  Works where a loop is already running (notebooks), after a fork (the
+child makes its own loop), and from several threads at once.  Readers fetch blocks, not records,
+across the thread boundary.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import uvloop
+
+from millrace.client import cluster as cluster_module
+from millrace.client.cluster import Addresses, Client, ClusterStatus
+from millrace.client.log import TIMEOUT_MS, Log, LogDescription
+from millrace.client.outcomes import UnknownAppend
+from millrace.client.positions import Position
+from millrace.client.reader import Reader
+from millrace.codec.arrow import record_batch
+from millrace.codec.blocks import records
+from millrace.codec.drafts import HeaderPairs
+from millrace.core.append import Appended
+from millrace.core.projection import Projection
+from millrace.core.read_stream import Deliver
+from millrace.types import Ack, Gap, LogInfo, Lsn, Record
+
+T = TypeVar("T")
+
+
+class _LoopThread:
+    """The process's loop for sync calls; made on first use, and anew after a fork."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = 0
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._running_loop()).result()
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None or self._process != os.getpid():
+                loop = uvloop.new_event_loop()
+                thread = threading.Thread(
+                    target=loop.run_forever, name="millrace-sync", daemon=True
+                )
+                thread.start()
+                self._loop, self._process = loop, os.getpid()
+            return self._loop
+
+
+_thread = _LoopThread()
+
+
+def connect(addresses: Addresses, *, timeout_ms: int = 10_000) -> "SyncClient":
+    """As `millrace.connect`, without `await`."""
+    return SyncClient(_thread.run(cluster_module.connect(addresses, timeout_ms=timeout_ms)))
+
+
+class SyncClient:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def __enter__(self) -> "SyncClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def name(self) -> str:
+        return self._client.name
+
+    def create_log(self, name: str, **attributes: Any) -> "SyncLog":
+        return SyncLog(_thread.run(self._client.create_log(name, **attributes)))
+
+    def log(self, name: str) -> "SyncLog":
+        return SyncLog(_thread.run(self._client.log(name)))
+
+    def logs(self) -> list[LogInfo]:
+        return _thread.run(self._client.logs())
+
+    def delete_log(self, name: str) -> None:
+        _thread.run(self._client.delete_log(name))
+
+    def status(self) -> ClusterStatus:
+        return _thread.run(self._client.status())
+
+    def close(self) -> None:
+        _thread.run(self._client.close())
+
+
+class SyncLog:
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    @property
+    def name(self) -> str:
+        return self._log.name
+
+    @property
+    def info(self) -> LogInfo:
+        return self._log.info
+
+    @property
+    def projection(self) -> Projection:
+        return self._log.projection
+
+    def append(
+        self,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        timestamp_us: int | None = None,
+        headers: HeaderPairs = (),
+        ack: Ack | str | None = None,
+        timeout_ms: int = TIMEOUT_MS,
+    ) -> Lsn:
+        return _thread.run(
+            self._log.append(
+                value,
+                key=key,
+                timestamp_us=timestamp_us,
+                headers=headers,
+                ack=ack,
+                timeout_ms=timeout_ms,
+            )
+        )
+
+    def append_many(
+        self,
+        values: Sequence[bytes],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        timestamps_us: Sequence[int] | int | None = None,
+        headers: Sequence[HeaderPairs] | None = None,
+        ack: Ack | str | None = None,
+        timeout_ms: int = TIMEOUT_MS,
+    ) -> list[Appended]:
+        return _thread.run(
+            self._log.append_many(
+                values,
+                keys=keys,
+                timestamps_us=timestamps_us,
+                headers=headers,
+                ack=ack,
+                timeout_ms=timeout_ms,
+            )
+        )
+
+    def append_table(
+        self,
+        table: pa.Table | pa.RecordBatch,
+        *,
+        ack: Ack | str | None = None,
+        timeout_ms: int = TIMEOUT_MS,
+    ) -> list[Appended]:
+        return _thread.run(self._log.append_table(table, ack=ack, timeout_ms=timeout_ms))
+
+    def resume(self, unknown: UnknownAppend, *, timeout_ms: int = TIMEOUT_MS) -> Appended:
+        return _thread.run(self._log.resume(unknown, timeout_ms=timeout_ms))
+
+    def read(
+        self,
+        first: Position = "start",
+        until: Position | None = "end",
+        *,
+        fill_after_ms: int | None = 1_000,
+    ) -> "SyncReader":
+        return SyncReader(_thread.run(self._log.read(first, until, fill_after_ms=fill_after_ms)))
+
+    def tail(self, back: int = 0) -> "SyncReader":
+        return SyncReader(_thread.run(self._log.tail(back)))
+
+    def get(self, lsn: int) -> Record | Gap:
+        return _thread.run(self._log.get(lsn))
+
+    def peek(self) -> Lsn:
+        return _thread.run(self._log.peek())
+
+    def bounds(self) -> tuple[Lsn, Lsn]:
+        return _thread.run(self._log.bounds())
+
+    def trim(self, before: Position) -> Lsn:
+        return _thread.run(self._log.trim(before))
+
+    def seal(self) -> Projection:
+        return _thread.run(self._log.seal())
+
+    def describe(self) -> LogDescription:
+        return _thread.run(self._log.describe())
+
+    def flush(self) -> None:
+        _thread.run(self._log.flush())
+
+
+class SyncReader:
+    """Iterate it for records and gaps, or take `batches()`."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def __enter__(self) -> "SyncReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def take(self, timeout_ms: int | None = None) -> Deliver | Gap | None:
+        return _thread.run(self._reader.take(timeout_ms))
+
+    def __iter__(self) -> Iterator[Record | Gap]:
+        while (part := self.take()) is not None:
+            if isinstance(part, Gap):
+                yield part
+            else:
+                yield from records(part.block, part.first, part.end)
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch | Gap]:
+        while (part := self.take()) is not None:
+            if isinstance(part, Gap):
+                yield part
+            else:
+                yield record_batch(part.block, columns=columns, first=part.first, end=part.end)
+
+    def explain(self) -> dict[str, object]:
+        return self._reader.explain()
+
+    def close(self) -> None:
+        _thread.run(self._reader.close())
