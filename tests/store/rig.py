@@ -11,7 +11,7 @@ from pathlib import Path
 from millrace.limits import TAIL_BUFFER_BYTES, UNSYNCED_BYTES_MAX
 from millrace.store.contract import StoreFailed
 from millrace.store.lmdb_store import LmdbStore, open_store
-from millrace.types import Ack, Block, NodeId
+from millrace.types import Ack, Block, LogId, NodeId
 
 CLUSTER = "test"
 NODE = NodeId(1)
@@ -28,6 +28,7 @@ class LmdbRig:
     ) -> None:
         self.path = path
         self.calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.dirty: list[LogId] = []
         self.is_loop_closed = threading.Event()
         self.is_call_refused = threading.Event()
         self._map_bytes = map_bytes
@@ -45,6 +46,7 @@ class LmdbRig:
             map_bytes=self._map_bytes,
             tail_bytes=self._tail_bytes,
             unsynced_bytes_max=self._unsynced_bytes_max,
+            on_dirty=self.dirty.append,
         )
 
     def _call_soon(self, call: Callable[[], None]) -> None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from millrace.core.messages import Refusal
+from millrace.core.messages import Refusal, Standing
 from millrace.limits import KIB, MIB
 from millrace.types import Ack, Lsn
 from tests.conformance.store_suite import COPYSET, LOG, MEMBER, OTHER, held, known, make_block
@@ -54,6 +54,16 @@ def test_a_file_size_limit(tmp_path: Path) -> None:
     command = [sys.executable, "-c", LIMITED_CHILD, os.fspath(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert result.stdout == "survived\n", result.stderr
+
+
+def test_the_owner_hears_of_a_log_that_became_dirty(open_rig: OpenRig) -> None:
+    rig = open_rig(16 * MIB)
+    rig.store.set_fence(LOG, MEMBER)
+    rig.store.put(make_block(1), COPYSET, Ack.MEMORY)
+    rig.settle(Ack.MEMORY)
+    rig.store.put(make_block(2, size=15 * MIB), COPYSET, Ack.MEMORY)
+    rig.run_until(lambda: rig.dirty == [LOG])
+    assert known(rig.store).fence.standing is Standing.DIRTY
 
 
 def test_a_commit_that_meets_a_full_disk_loses_blocks_only(open_rig: OpenRig) -> None:

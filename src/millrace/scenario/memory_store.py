@@ -1,12 +1,14 @@
 """A store in memory, for scenarios: what a disk would keep is kept in a second picture.
 
 `live` is what can be read now, `durable` what a crash leaves.  Barriers are answered when `run` is
-called, so that a scenario decides when the disk has done its work.  Passes the conformance suite
-of stores; it is never full.
+called, so that a scenario decides when the disk has done its work.  It passes the conformance
+suite of stores.
 """
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
+
+import msgspec
 
 from millrace.codec.blocks import parse_header, verify
 from millrace.core.log_state import Fence, LogState
@@ -92,56 +94,81 @@ class _Log:
         )
 
 
+class _Lost(msgspec.Struct, frozen=True):
+    """A block that the disk will not keep, and how it was to be acknowledged."""
+
+    block: Block
+    ack: Ack
+    failure: StoreFailed
+
+
 class MemoryStore:
-    def __init__(self) -> None:
+    def __init__(self, room_bytes: int = ROOM_BYTES) -> None:
+        self._room_bytes = room_bytes - room_bytes // 8  # The rest is for fences and trims.
         self._live: dict[LogId, _Log] = {}
         self._durable: dict[LogId, _Log] = {}
-        self._risky: set[LogId] = set()  # Logs with memory-acknowledged blocks not yet durable.
-        self._waiting: list[tuple[Ack, Done]] = []
-        self._unsettled: list[Block] = []  # Put since the last barrier was answered.
-        self._failure: StoreFailed | None = None
+        self._in_memory: set[tuple[LogId, Lsn]] = set()  # Acknowledged from memory only.
+        self._queue: list[_Lost | tuple[Ack, Done]] = []
+        self._overdue: list[_Lost] = []  # Acknowledged from memory; the disk has no room.
+        self._unsettled: list[tuple[Block, Ack]] = []  # Put since the last barrier was answered.
 
     # -- What a scenario does to it -----------------------------------------------------------
 
     def run(self) -> None:
         """Answer the barriers that wait; a DISK barrier makes everything durable."""
-        while self._waiting:
-            ack, done = self._waiting.pop(0)
-            failure, self._failure = self._failure, None
-            if failure is None:
-                self._unsettled.clear()
-                if ack is Ack.DISK:
-                    self.flush()
+        failure: StoreFailed | None = None
+        while self._queue:
+            item = self._queue.pop(0)
+            if isinstance(item, _Lost):
+                if item.ack is Ack.DISK:
+                    self._live[item.block.log].remove(item.block.first)
+                    failure = item.failure
+                else:
+                    self._overdue.append(item)
+                continue
+            ack, done = item
+            self._unsettled.clear()
+            if ack is Ack.DISK:
+                self.flush()
+            else:
+                self._keep_marks()
             done(failure)
+            failure = None
 
     def flush(self) -> None:
+        """All that is held becomes durable, except what there is no room for (I4)."""
+        for lost in self._overdue:
+            held = self._live[lost.block.log]
+            held.remove(lost.block.first)
+            held.fence = _dirty(held.fence)
+        self._overdue.clear()
+        self._in_memory.clear()
         self._durable = {log: held.copy() for log, held in self._live.items()}
-        self._risky.clear()
 
     def fail_next(self, reason: Refusal, detail: str = "") -> None:
         """The blocks of the next barrier are not stored: a disk that is full or broken."""
-        for block in self._unsettled:
-            self._live[block.log].remove(block.first)
-        self._unsettled.clear()
-        self._failure = StoreFailed(reason, detail)
+        self._queue += [
+            _Lost(block, Ack.DISK, StoreFailed(reason, detail)) for block, _ in self._unsettled
+        ]
 
     def crash(self) -> None:
         """What is not durable is lost; nobody is told."""
-        self._waiting.clear()
+        for log in {log for log, _ in self._in_memory}:
+            held = self._durable.get(log)
+            if held is not None:
+                held.fence = _dirty(held.fence)
+        self._queue.clear()
+        self._overdue.clear()
         self._unsettled.clear()
+        self._in_memory.clear()
         self._live = {log: held.copy() for log, held in self._durable.items()}
-        for log in self._risky:
-            held = self._live.get(log)
-            if held is not None and held.fence.standing is Standing.MEMBER:
-                held.fence = Fence(held.fence.epoch, held.fence.proposer, Standing.DIRTY)
-        self.flush()
 
     def damage(self, log: LogId, lsn: Lsn) -> None:
         """Flip a bit in the stored block that holds `lsn`."""
         (block,) = self._live[log].within(lsn, Lsn(lsn + 1))
         data = bytearray(block.data)
         data[-1] ^= 1
-        spoiled = Block(
+        self._live[log].blocks[block.first] = Block(
             block.log,
             block.first,
             block.count,
@@ -151,16 +178,25 @@ class MemoryStore:
             block.checksum,
             bytes(data),
         )
-        self._live[log].blocks[block.first] = spoiled
         self.flush()
+
+    def _keep_marks(self) -> None:
+        """All but the blocks acknowledged from memory becomes durable."""
+        self._durable = {log: held.copy() for log, held in self._live.items()}
+        for log, first in self._in_memory:
+            if log in self._durable:
+                self._durable[log].remove(first)
 
     # -- The contract -------------------------------------------------------------------------
 
     def put(self, block: Block, copyset: tuple[NodeId, ...], ack: Ack) -> None:
+        is_full = self._used_bytes() + block.size > self._room_bytes
         self._log(block.log).put(block)
-        self._unsettled.append(block)
+        self._unsettled.append((block, ack))
         if ack is Ack.MEMORY:
-            self._mark_risky(block.log)
+            self._in_memory.add((block.log, block.first))
+        if is_full:
+            self._queue.append(_Lost(block, ack, StoreFailed(Refusal.DISK_FULL, "no room")))
 
     def set_fence(self, log: LogId, fence: Fence) -> None:
         self._log(log).fence = fence
@@ -174,10 +210,10 @@ class MemoryStore:
 
     def drop(self, log: LogId) -> None:
         self._live.pop(log, None)
-        self._risky.discard(log)
+        self._in_memory = {item for item in self._in_memory if item[0] != log}
 
     def barrier(self, ack: Ack, done: Done) -> None:
-        self._waiting.append((ack, done))
+        self._queue.append((ack, done))
 
     def logs(self) -> list[LogId]:
         return sorted(self._live)
@@ -238,8 +274,8 @@ class MemoryStore:
         return max(at, held.trim_end)
 
     def usage(self) -> Usage:
-        used = sum(held.state().bytes for held in self._live.values())
-        return Usage(used, ROOM_BYTES, is_full=False)
+        used = self._used_bytes()
+        return Usage(used, self._room_bytes, is_full=used > self._room_bytes * 9 // 10)
 
     def close(self) -> None:
         self.run()
@@ -257,5 +293,11 @@ class MemoryStore:
     def _log(self, log: LogId) -> _Log:
         return self._live.setdefault(log, _Log())
 
-    def _mark_risky(self, log: LogId) -> None:
-        self._risky.add(log)
+    def _used_bytes(self) -> int:
+        return sum(block.size for held in self._live.values() for block in held.blocks.values())
+
+
+def _dirty(fence: Fence) -> Fence:
+    if fence.standing is not Standing.MEMBER:
+        return fence
+    return Fence(fence.epoch, fence.proposer, Standing.DIRTY)

@@ -29,10 +29,12 @@ from millrace.core.messages import (
     Refused,
     Revise,
     Stop,
+    Window,
     Write,
 )
 from millrace.errors import Unavailable
 from millrace.meta.service import MetadataService, MetadataSession
+from millrace.runtime.closing import CloseReason
 from millrace.runtime.session import Session
 from millrace.server.local import LOCAL_SESSION, LocalRequests
 from millrace.server.shell import NodeShell, Release
@@ -70,8 +72,12 @@ class NodeService:
         self._sessions[session.id] = session
 
     def received(self, session: Session, request_id: int, message: Message) -> None:
-        if self.shell is not None and isinstance(message, Write | Next):
+        if self.shell is not None and request_id and isinstance(message, Write | Next):
             self.shell.handle(session.id, request_id, message)  # The hot path.
+            return
+        if not request_id and not isinstance(message, Window | Stop):
+            detail = f"{type(message).__name__} must be a request"
+            session.close(CloseReason.PROTOCOL, detail)
             return
         match message:
             case (

@@ -6,8 +6,7 @@ Rows of logs are worked on as copies and written once per batch.
 Invariants:
 
   I1  A batch that is not committed leaves no trace: neither on disk nor in the rows.
-  I2  Without its blocks a batch still does all else it was asked (contract, I3), and marks DIRTY
-      the logs that thereby lose blocks which may have been acknowledged from memory.
+  I2  Without its blocks a batch still does all else it was asked (contract, I3).
   I3  Blocks are deleted in bounded portions; the trim point or the end of a dropped log becomes
       durable no later than the first of these deletions.
 """
@@ -33,7 +32,7 @@ from millrace.store.layout import (
 )
 from millrace.store.open_log import OpenLog
 from millrace.store.tail import TailEntry
-from millrace.types import Ack, LogId, Lsn
+from millrace.types import LogId, Lsn
 
 CLOCK_STRIDE_BLOCKS: Final = 16  # Blocks deleted between two looks at the clock.
 
@@ -124,8 +123,6 @@ class Writing:
                 case PutBlock():
                     if with_blocks:
                         self._put(change)
-                    else:
-                        self._lose(change)
                 case SetFence():
                     self._row(change.log.log).fence = change.fence
                 case Trim():
@@ -185,11 +182,6 @@ class Writing:
             if slot != row.slot or at >= row.trim_end:
                 return
             self._delete(row, key)
-
-    def _lose(self, change: PutBlock) -> None:
-        if change.entry.ack is Ack.MEMORY and not change.is_marking:
-            row = self._row(change.log.log)
-            row.fence = dirtied(row.fence)
 
     def _trim(self, change: Trim) -> None:
         row = self._row(change.log.log)

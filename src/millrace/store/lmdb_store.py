@@ -12,7 +12,7 @@ Invariants beyond those of the contract:
   I3  The map stays until the last scan is released, even if the store is closed before.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -49,6 +49,7 @@ class LmdbStore:
         tail_bytes: int = TAIL_BUFFER_BYTES,
         unsynced_bytes_max: int = UNSYNCED_BYTES_MAX,
         scans_max: int = SCANS_OUTSTANDING_MAX,
+        on_dirty: Callable[[LogId], None] = lambda log: None,
     ) -> None:
         self.directory = directory
         self._environment = directory.environment
@@ -56,6 +57,7 @@ class LmdbStore:
         self._call_soon = call_soon
         self._unsynced_bytes_max = unsynced_bytes_max
         self._scans_max = scans_max
+        self._on_dirty = on_dirty
         self._tail = TailBuffer(tail_bytes)
         self._room = Room(directory.data_file, self._environment, self._tables)
         recovered = recover(self._environment, self._tables)
@@ -276,7 +278,8 @@ class LmdbStore:
         entry.is_committed = failure is None
 
     def _lose(self, log: OpenLog, entries: list[TailEntry]) -> None:
-        """Blocks could not be stored.  Those of a marked log may have been acknowledged."""
+        """Blocks could not be stored.  Those of a marked log may have been acknowledged; a crash
+        now is noticed by the flag, else the fence says it."""
         if self._logs.get(log.log) is not log:
             return
         held = {entry.block.first for entry in entries if entry.is_held}
@@ -286,6 +289,7 @@ class LmdbStore:
         is_acknowledged = log.is_marked and any(entry.ack is Ack.MEMORY for entry in entries)
         if is_acknowledged and fence is not log.fence:
             self.set_fence(log.log, fence)
+            self._on_dirty(log.log)
 
     def _settle_remove(self, change: changes.Remove) -> None:
         change.log.queue(change.blocks, change.bytes)
@@ -444,9 +448,15 @@ def open_store(
     map_bytes: int = STORE_MAP_BYTES,
     tail_bytes: int = TAIL_BUFFER_BYTES,
     unsynced_bytes_max: int = UNSYNCED_BYTES_MAX,
+    on_dirty: Callable[[LogId], None] = lambda log: None,
 ) -> LmdbStore:
-    """Open the store in a node's data directory, making it if there is none."""
+    """Open the store in a node's data directory, making it if there is none.  `on_dirty` hears,
+    on the owner's loop, of a running member that lost memory-acknowledged blocks."""
     directory = open_directory(path, cluster, node, map_bytes)
     return LmdbStore(
-        directory, call_soon, tail_bytes=tail_bytes, unsynced_bytes_max=unsynced_bytes_max
+        directory,
+        call_soon,
+        tail_bytes=tail_bytes,
+        unsynced_bytes_max=unsynced_bytes_max,
+        on_dirty=on_dirty,
     )
