@@ -12,7 +12,7 @@ MIB: Final = 1024 * KIB
 # Blocks and frames.
 RECORD_BYTES_MAX: Final = 16 * MIB  # A record must fit in a block.
 BLOCK_RECORDS_MAX: Final = 65_536  # Keeps decoding a block within a few milliseconds.
-BLOCK_BYTES_TARGET: Final = 512 * KIB  # The batcher closes a block here: best MB/s measured.
+BLOCK_BYTES_TARGET: Final = 1024 * KIB  # The batcher closes a block here: best MB/s measured.
 BLOCK_BYTES_MAX: Final = 32 * MIB  # One record of the largest size plus its columns.
 FRAME_META_BYTES_MAX: Final = 4 * MIB  # An index page or a key listing, never data.
 FRAME_PAYLOAD_BYTES_MAX: Final = 40 * MIB  # One block of the largest size and room to spare.
@@ -41,7 +41,7 @@ STORE_MAP_BYTES: Final = 1024 * 1024 * MIB  # Address space, not disk: the file 
 STORE_RESERVE_BYTES_MAX: Final = 16 * MIB  # Kept free so that a full store can fence and trim.
 SCANS_OUTSTANDING_MAX: Final = 64  # Each pins the pages it read; beyond it scans copy.
 COMMIT_WAIT_MS: Final = 50  # How long memory-acknowledged blocks may wait for company.
-COMMIT_WAIT_BYTES: Final = 8 * MIB  # This much company is enough.
+COMMIT_WAIT_BYTES: Final = 2 * MIB  # This much company is enough.
 COMMIT_BYTES_MAX: Final = 32 * MIB  # About what one commit takes: it holds the bytes once more.
 RECLAIM_BLOCKS_MAX: Final = 256  # Deleted per transaction: a trim never holds up commits for long.
 RECLAIM_TIME_MS: Final = 20

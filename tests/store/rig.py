@@ -16,6 +16,7 @@ from millrace.types import Ack, Block, LogId, NodeId
 CLUSTER = "test"
 NODE = NodeId(1)
 WAIT_S = 20.0
+REPOSITORY = Path(__file__).parents[2]
 
 
 class LmdbRig:

@@ -10,7 +10,7 @@ from millrace.core.messages import Refusal, Standing
 from millrace.limits import KIB, MIB
 from millrace.types import Ack, Lsn
 from tests.conformance.store_suite import COPYSET, LOG, MEMBER, OTHER, held, known, make_block
-from tests.store.rig import LmdbRig
+from tests.store.rig import REPOSITORY, LmdbRig
 
 OpenRig = Callable[..., LmdbRig]
 
@@ -52,7 +52,9 @@ def fill_and_trim(path: Path) -> None:
 
 def test_a_file_size_limit(tmp_path: Path) -> None:
     command = [sys.executable, "-c", LIMITED_CHILD, os.fspath(tmp_path)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, cwd=REPOSITORY
+    )
     assert result.stdout == "survived\n", result.stderr
 
 

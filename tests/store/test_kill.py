@@ -11,7 +11,7 @@ from pathlib import Path
 from millrace.core.messages import Standing
 from tests.conformance.store_suite import LOG, OTHER, known, make_block
 from tests.store import writer_child
-from tests.store.rig import WAIT_S, LmdbRig
+from tests.store.rig import REPOSITORY, WAIT_S, LmdbRig
 
 ROUNDS = 15
 ACKNOWLEDGED_MAX = 60
@@ -21,7 +21,7 @@ def run_child(path: Path, acknowledged_wanted: int) -> dict[int, int]:
     """Let a child write until it acknowledged enough; returns the last position of each log."""
     command = [sys.executable, "-m", writer_child.__name__, os.fspath(path)]
     acknowledged: dict[int, int] = {}
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=REPOSITORY) as child:
         assert child.stdout is not None
         for _ in range(acknowledged_wanted):
             assert select.select([child.stdout], [], [], WAIT_S)[0], "the child is stuck"

@@ -1,19 +1,98 @@
-"""The command line's root: gathers the nouns, turns errors into messages and exit codes."""
+"""The command line's root: runs a command and turns whatever happens into an exit code.
 
+  0    done, or the answer is "healthy"
+  1    the command failed, or the answer is "not healthy"
+  2    the command line itself is wrong
+  130  Ctrl-C
+
+`node run FILE` does not go through Typer: nodes start without loading it.
+
+  I1  An error that the package raises on purpose is one line on stderr, never a traceback.
+  I2  A reader that goes away (`| head`) ends the command quietly.
+"""
+
+import os
 import sys
-from pathlib import Path
+from collections.abc import Sequence
 
-from millrace import config
 from millrace.errors import MillraceError
+
+DONE = 0
+FAILED = 1
+INTERRUPTED = 130
+# Options that mean the same for every command may stand anywhere on the line.
+GLOBAL_OPTIONS = ("--cluster", "--timeout")
+GLOBAL_FLAGS = ("--no-color",)
 
 
 def main() -> None:
-    arguments = sys.argv[1:]
-    try:
-        if arguments[:2] == ["node", "run"]:
-            from millrace.server.run import run
+    sys.exit(run(sys.argv[1:]))
 
-            run(config.load(Path(arguments[2])))
+
+def run(arguments: Sequence[str]) -> int:
+    try:
+        code = _run_node(arguments) if _is_plain_node_run(arguments) else _run_command(arguments)
+        sys.stdout.flush()
+        return code
     except MillraceError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+        return _complain(str(error))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        _silence_stdout()
+        return FAILED
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _complain(f"{where}{error.strerror or error}")
+
+
+def _is_plain_node_run(arguments: Sequence[str]) -> bool:
+    return (
+        len(arguments) == 3
+        and list(arguments[:2]) == ["node", "run"]
+        and not arguments[2].startswith("-")
+    )
+
+
+def _run_node(arguments: Sequence[str]) -> int:
+    from millrace.cli.node_process import run_node
+
+    run_node(arguments[2])
+    return DONE
+
+
+def _run_command(arguments: Sequence[str]) -> int:
+    from millrace.cli.app import run_app
+
+    return run_app(hoist(arguments))
+
+
+def hoist(arguments: Sequence[str]) -> list[str]:
+    """Global options to the front, where Typer wants them; what follows `--` is left alone."""
+    front: list[str] = []
+    rest: list[str] = []
+    waiting = list(arguments)
+    while waiting and waiting[0] != "--":
+        word = waiting.pop(0)
+        if word in GLOBAL_OPTIONS and waiting:
+            front += [word, waiting.pop(0)]
+        elif word in GLOBAL_FLAGS or word.partition("=")[0] in GLOBAL_OPTIONS:
+            front.append(word)
+        else:
+            rest.append(word)
+    return front + rest + waiting
+
+
+def _complain(message: str) -> int:
+    try:
+        print(f"error: {message}", file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        pass
+    return FAILED
+
+
+def _silence_stdout() -> None:
+    """What is still buffered has nowhere to go; Python would complain about it at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -11,6 +11,7 @@ writers share blocks.
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 
@@ -45,19 +46,19 @@ class _Batch:
 
     __slots__ = (
         "ack",
+        "deadline_s",
         "drafted",
         "headers",
         "keys",
         "shares",
         "size",
-        "timeout_ms",
         "timestamps",
         "values",
     )
 
-    def __init__(self, ack: Ack, timeout_ms: int) -> None:
+    def __init__(self, ack: Ack, deadline_s: float) -> None:
         self.ack = ack
-        self.timeout_ms = timeout_ms
+        self.deadline_s = deadline_s  # The time in the queue counts too.
         self.values: list[bytes] = []
         self.keys: list[bytes | None] = []
         self.timestamps: list[int] = []
@@ -133,7 +134,7 @@ class Batcher:
         """Append a whole block; returns when it has its place in the queue, not when done."""
         if not self._room.is_set():
             await self._room.wait()
-        batch = _Batch(ack, timeout_ms)
+        batch = _Batch(ack, _deadline_s(timeout_ms))
         batch.drafted = finished
         share = self._share(batch, 0, finished.count)
         self._waiting.append(batch)
@@ -151,12 +152,13 @@ class Batcher:
         await self.flush()
 
     def _open_batch(self, ack: Ack, timeout_ms: int) -> _Batch:
+        deadline_s = _deadline_s(timeout_ms)
         if self._waiting:
             batch = self._waiting[-1]
             if not batch.is_full and batch.ack is ack:
-                batch.timeout_ms = max(batch.timeout_ms, timeout_ms)
+                batch.deadline_s = max(batch.deadline_s, deadline_s)
                 return batch
-        batch = _Batch(ack, timeout_ms)
+        batch = _Batch(ack, deadline_s)
         self._waiting.append(batch)
         return batch
 
@@ -192,8 +194,9 @@ class Batcher:
         self._pump()
 
     async def _run(self, batch: _Batch) -> None:
+        left_ms = max(1, int((batch.deadline_s - time.monotonic()) * 1000))
         try:
-            appended = await self._send(batch.draft(self._compress), batch.ack, batch.timeout_ms)
+            appended = await self._send(batch.draft(self._compress), batch.ack, left_ms)
         except Exception as error:  # Whatever it is belongs to those who wait for the block.
             for share in batch.shares:
                 _fail(share, error)
@@ -202,6 +205,10 @@ class Batcher:
             if not share.future.done():
                 first = Lsn(appended.first + share.offset)
                 share.future.set_result(Appended(first, Lsn(first + share.count - 1)))
+
+
+def _deadline_s(timeout_ms: int) -> float:
+    return time.monotonic() + timeout_ms / 1000
 
 
 def _fail(share: Share, error: Exception) -> None:

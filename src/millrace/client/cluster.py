@@ -238,11 +238,12 @@ class Client:
         )
 
     async def ask_node(self, node: NodeId, message: Message, timeout_ms: int) -> Message:
-        address = self.directory.addresses.get(node)
+        address = self.directory.addresses.get(node) or await self.directory.address(node)
         if address is None:
-            address = await self.directory.address(node)
-            if address is None:
-                raise NotConnected(f"node {node} is not registered")
+            raise NotConnected(f"node {node} is not registered")
+        answer = self.links.ask_now(address, message, timeout_ms)
+        if answer is not None:
+            return await answer
         return await self.links.ask(address, message, timeout_ms)
 
     async def _describe_node(self, node: NodeInfo) -> NodeDescribed | None:

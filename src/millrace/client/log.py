@@ -1,5 +1,6 @@
 """One log, as an application uses it: append, read, tail, get, trim, seal."""
 
+import asyncio
 import contextlib
 import itertools
 import secrets
@@ -12,13 +13,13 @@ import pyarrow as pa
 
 from millrace.client import positions
 from millrace.client.batcher import Batcher
-from millrace.client.outcomes import UnknownAppend, settle
+from millrace.client.outcomes import BlockAppend, UnknownAppend, settle
 from millrace.client.positions import Anchor, Position
 from millrace.client.reader import Reader
 from millrace.codec.arrow import draft_from_arrow
 from millrace.codec.blocks import draft, place, records
 from millrace.codec.drafts import Draft, HeaderPairs
-from millrace.core.append import Append, Appended
+from millrace.core.append import Append, Appended, AppendUnknown
 from millrace.core.consult import Question, consult
 from millrace.core.follow import find_projection
 from millrace.core.messages import (
@@ -176,8 +177,20 @@ class Log:
 
     async def resume(self, unknown: UnknownAppend, *, timeout_ms: int = TIMEOUT_MS) -> Appended:
         """Settle an append whose outcome is unknown, without making a second copy."""
-        block = await self._run_append(unknown.append, unknown.count, timeout_ms)
-        return unknown.share_of(block)
+        deadline_s = time.monotonic() + timeout_ms / 1000
+        block = unknown.block
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await block.turn.acquire()
+        except TimeoutError:
+            raise unknown.of_share(unknown.offset, unknown.count) from None
+        try:
+            left_ms = max(1, int((deadline_s - time.monotonic()) * 1000))
+            return unknown.share_of(await self._run_append(block, left_ms))
+        except UnknownAppend as again:
+            raise again.of_share(unknown.offset, unknown.count) from None
+        finally:
+            block.turn.release()
 
     async def flush(self) -> None:
         """Wait until every append made so far has its outcome."""
@@ -193,11 +206,15 @@ class Log:
             ack,
             lambda first, epoch: place(finished, log, epoch, first, token),
         )
-        return await self._run_append(append, finished.count, timeout_ms)
+        return await self._run_append(BlockAppend(append, finished.count), timeout_ms)
 
-    async def _run_append(self, append: Append, count: int, timeout_ms: int) -> Appended:
-        outcome = await self._runner.run(append.run(self.projection), timeout_ms)
-        return settle(outcome, append, self.name, count)
+    async def _run_append(self, block: BlockAppend, timeout_ms: int) -> Appended:
+        if block.settled is not None:
+            return settle(block.settled, block, self.name)
+        outcome = await self._runner.run(block.append.run(self.projection), timeout_ms)
+        if not isinstance(outcome, AppendUnknown):
+            block.settled = outcome
+        return settle(outcome, block, self.name)
 
     def _ack(self, ack: Ack | str | None) -> Ack:
         if ack is None:

@@ -4,30 +4,52 @@ Acknowledged is a value (`Appended`).  The other two are exceptions: one says th
 definitely not in the log, the other that nobody knows yet, and carries what is needed to find out.
 """
 
+import asyncio
+
 from millrace.core.append import Append, Appended, AppendOutcome, NotAppended, NotAppendedReason
-from millrace.errors import AppendFailed, DiskFull, LogSealed, MillraceError, OutcomeUnknown
+from millrace.errors import (
+    AppendFailed,
+    DiskFull,
+    LogSealed,
+    MillraceError,
+    OutcomeUnknown,
+    TimedOut,
+)
 from millrace.types import Lsn
+
+
+class BlockAppend:
+    """The append of one block, shared by all whose records are in it.
+
+    Each of them may resume it.  One does at a time, and once the outcome is certain it stands for
+    all: a block that was given up for one of them must not be appended for another."""
+
+    def __init__(self, append: Append, count: int) -> None:
+        self.append = append
+        self.count = count
+        self.turn = asyncio.Lock()
+        self.settled: Appended | NotAppended | None = None
 
 
 class UnknownAppend(OutcomeUnknown):
     """`Log.resume` takes this error: it completes the append at the same position, or learns that
     it never happened and does it at another; either way there is one copy."""
 
-    def __init__(self, detail: str, append: Append, offset: int, count: int) -> None:
+    def __init__(self, detail: str, block: BlockAppend, offset: int, count: int) -> None:
         super().__init__(detail)
-        self.append = append
+        self.block = block
         self.offset = offset
         self.count = count
 
     def of_share(self, offset: int, count: int) -> "UnknownAppend":
-        return UnknownAppend(str(self), self.append, offset, count)
+        return UnknownAppend(str(self), self.block, offset, count)
 
     def share_of(self, block: Appended) -> Appended:
         first = Lsn(block.first + self.offset)
         return Appended(first, Lsn(first + self.count - 1))
 
 
-def settle(outcome: AppendOutcome, append: Append, log: str, count: int) -> Appended:
+def settle(outcome: AppendOutcome, block: BlockAppend, log: str) -> Appended:
     """The value, or the exception that stands for the outcome."""
     if isinstance(outcome, Appended):
         return outcome
@@ -36,9 +58,9 @@ def settle(outcome: AppendOutcome, append: Append, log: str, count: int) -> Appe
     raise UnknownAppend(
         f"log {log!r}: the append at {outcome.first} may or may not have happened "
         f"({outcome.detail}); log.resume(error) finds out without making a second copy",
-        append,
+        block,
         0,
-        count,
+        block.count,
     )
 
 
@@ -50,5 +72,7 @@ def _not_appended(outcome: NotAppended, log: str) -> MillraceError:
             return DiskFull(
                 f"log {log!r}: {outcome.detail}; trim logs (`millrace log trim`) or add a node"
             )
+        case NotAppendedReason.DEADLINE:
+            return TimedOut(f"log {log!r}: not appended: {outcome.detail}")
         case _:
             return AppendFailed(f"log {log!r}: not appended: {outcome.detail}")

@@ -216,6 +216,7 @@ class Append:
             yield from note("append.diverged", log=self._log, epoch=projection.epoch)
             return self._unknown("the chain holds two blocks at one position")
         self._block = None
+        self._may_be_written = False
         return _Retry(projection)
 
     def _trimmed(self, projection: Projection) -> AppendOutcome | _Retry:

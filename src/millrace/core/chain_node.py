@@ -99,6 +99,8 @@ class ChainNode:
 
     def reload(self, state: LogState) -> None:
         """Begin from what the store holds: at start, and after it failed to keep blocks."""
+        if state.fence.standing is Standing.DIRTY:
+            self._resealed = False  # Keeps I5, also when it happens while the process runs.
         self.fence = state.fence
         self.taken = TakenRanges(state.trim_end, state.contiguous_end)
         for extent in state.sparse:

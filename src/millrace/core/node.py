@@ -108,6 +108,12 @@ class NodeCore:
             chain.reload(state)
         return [Reply(settle.ticket, Refused(reason, chain.fence.epoch, detail))]
 
+    def dirtied(self, log: LogId) -> None:
+        """The store lost blocks it had acknowledged from memory, and says so in its state."""
+        state = self._open_log(log)
+        if log in self._chains and state is not None:
+            self._chains[log].reload(state)
+
     def sent(self, order: SendBlocks, next_lsn: Lsn, sent_bytes: int) -> list[NodeEffect]:
         stream = self._streams.find(order.session, order.stream, order.version)
         if stream is None:

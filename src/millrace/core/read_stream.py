@@ -218,9 +218,15 @@ class ReadStream:
         return self._widen()
 
     def _widen(self) -> list[ReadEffect]:
-        if self.projection is None or self.phase in (ReadPhase.PROJECTION, ReadPhase.FINISHED):
-            return []
+        is_serving = self.phase not in (
+            ReadPhase.PROJECTION,
+            ReadPhase.ELSEWHERE,
+            ReadPhase.FINISHED,
+        )
         allowed = self._allowed_bytes()
+        has_room = allowed > self._version_bytes
+        if self.projection is None or not is_serving or not has_room:
+            return []
         if allowed - self._granted_bytes < self._settings.window_bytes // 4:
             return []
         self._granted_bytes = allowed

@@ -84,13 +84,20 @@ class ProcedureRunner:
         try:
             effect = next(procedure)
             while True:
-                try:
-                    async with asyncio.timeout_at(deadline_s):
-                        answer = await self._perform(effect)
-                except TimeoutError:
+                left_ms = int((deadline_s - loop.time()) * 1000)
+                if left_ms <= 0:
                     effect = procedure.throw(DeadlinePassed())
+                elif type(effect) is Ask:
+                    # The hot path: an ask has its own timer and needs no second one.
+                    effect = procedure.send(await self._ask(effect, left_ms))
                 else:
-                    effect = procedure.send(answer)
+                    try:
+                        async with asyncio.timeout_at(deadline_s):
+                            answer = await self._perform(effect, left_ms)
+                    except TimeoutError:
+                        effect = procedure.throw(DeadlinePassed())
+                    else:
+                        effect = procedure.send(answer)
         except StopIteration as stop:
             result: T = stop.value
             return result
@@ -118,12 +125,12 @@ class ProcedureRunner:
         self._proposals += 100
         return Token(self._client, self._proposals)
 
-    async def _perform(self, effect: Effect) -> Any:
+    async def _perform(self, effect: Effect, left_ms: int) -> Any:
         match effect:
             case Ask():
-                return await self._ask(effect)
+                return await self._ask(effect, left_ms)
             case AskAll(asks):
-                return list(await asyncio.gather(*map(self._ask, asks)))
+                return list(await asyncio.gather(*(self._ask(ask, left_ms) for ask in asks)))
             case Note(event, fields):
                 self._note(event, fields)
                 return None
@@ -144,11 +151,10 @@ class ProcedureRunner:
             case _:
                 assert_never(effect)
 
-    async def _ask(self, ask: Ask) -> Answer:
+    async def _ask(self, ask: Ask, left_ms: int) -> Answer:
+        timeout_ms = ask.timeout_ms or self._ask_timeout_ms
         try:
-            return await self._ask_node(
-                ask.node, ask.message, ask.timeout_ms or self._ask_timeout_ms
-            )
+            return await self._ask_node(ask.node, ask.message, min(timeout_ms, left_ms))
         except Unavailable as error:
             return _failure_of(error)
 

@@ -23,6 +23,8 @@ from millrace.limits import KIB
 
 SCRATCH_BYTES: Final = 256 * KIB
 HELD_BYTES_MAX: Final = 16 * KIB  # A smaller frame is cheaper to copy than to receive apart.
+# The pool whose memory `runtime/memory.py` keeps.
+_POOL: Final = pa.system_memory_pool()
 PAYLOAD_ALIGNMENT: Final = 64  # What the allocator gives and Arrow likes.
 SMALL_PAYLOAD_ALIGNMENT: Final = 8  # What a bytes object gives and columns need.
 PEEK_BYTES: Final = 4 * KIB  # Behind a large frame another is likely: copy little of it.
@@ -133,7 +135,7 @@ class FrameReceiver:
         self._header = header
         # The payload begins at an aligned address: columns are then read where they lie.
         padding = -header.meta_size % PAYLOAD_ALIGNMENT
-        memory = pa.allocate_buffer(padding + header.body_size)
+        memory = pa.allocate_buffer(padding + header.body_size, memory_pool=_POOL)
         self._body = memoryview(memory).cast("B")[padding:]
         self._filled_bytes = len(arrived)
         self._body[: self._filled_bytes] = arrived

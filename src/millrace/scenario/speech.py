@@ -58,7 +58,7 @@ def _enum(hint: str, enum: Any) -> Kind:
 
 
 _NUMBER = Kind("N", int, str)
-_LSN = Kind("LSN", int, str)
+_LSN = Kind("LSN", w.parse_lsn, w.show_lsn)
 _BLOCK = Kind("BLOCK", w.parse_block, w.show_block)
 _BLOCKS = Kind("BLOCK...", w.parse_block, w.show_block, is_list=True)
 _EXTENTS = Kind("EXTENT...", w.parse_extent, w.show_extent, is_list=True)

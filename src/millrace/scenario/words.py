@@ -85,6 +85,14 @@ def show_token(token: Token) -> str:
     return f"{token.client}.{token.request}"
 
 
+def parse_lsn(word: str) -> Lsn:
+    return LSN_MAX if word == "max" else Lsn(int(word))
+
+
+def show_lsn(lsn: Lsn) -> str:
+    return "max" if lsn == LSN_MAX else str(lsn)
+
+
 def parse_range(word: str) -> tuple[Lsn, Lsn]:
     """`[5,8)` is half-open; `[5,)` has no end."""
     match = _RANGE.fullmatch(word)

@@ -47,7 +47,7 @@ from millrace.server.metrics import Reading, registry_of
 from millrace.server.service import NodeService
 from millrace.server.shell import NodeShell
 from millrace.store.lmdb_store import LmdbStore, open_store
-from millrace.types import NodeId, NodeInfo
+from millrace.types import LogId, NodeId, NodeInfo
 
 LEARN_TIMEOUT_MS = 600_000
 
@@ -155,6 +155,7 @@ class Node:
             call_soon,
             map_bytes=settings.store.map_bytes,
             tail_bytes=settings.store.tail_buffer_bytes,
+            on_dirty=self._dirtied,
         )
         self._exit.callback(self._store.close)
 
@@ -165,7 +166,9 @@ class Node:
 
     def _open_shell(self) -> None:
         self._runner = ProcedureRunner(self._ask_node, self._directory, junk, self._note)
-        self._shell = NodeShell(self._store, self._service, self._start_learning)
+        self._shell = NodeShell(
+            self._store, self._service, self._start_learning, self._refuse_writes
+        )
         self._service.shell = self._shell
 
     async def _listen(self, hello: Hello) -> None:
@@ -232,6 +235,17 @@ class Node:
         if address is None:
             raise NotConnected(f"node {node} is not registered")
         return await self._links.ask(address, message, timeout_ms)
+
+    def _refuse_writes(self) -> Refusal | None:
+        if self._store.failure is not None:
+            return Refusal.UNAVAILABLE
+        if self._store.usage().is_full:
+            return Refusal.DISK_FULL
+        return Refusal.BUSY if self._store.is_busy else None
+
+    def _dirtied(self, log: LogId) -> None:
+        logger.error("log.dirty", extra={"fields": {"log": log, "node": self.id}})
+        self._shell.core.dirtied(log)
 
     def _start_learning(self, order: RunLearn) -> None:
         task = asyncio.create_task(self._learn(order))

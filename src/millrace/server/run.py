@@ -11,6 +11,7 @@ import time
 import uvloop
 
 from millrace.config import Configuration
+from millrace.runtime.memory import keep_freed_memory
 from millrace.server.node import Node
 
 SWITCH_INTERVAL_S = 0.0005  # The store's thread must not wait 5 ms for the loop's thread.
@@ -49,6 +50,7 @@ def run(configuration: Configuration, level: str = "info") -> None:
     """Serve until SIGTERM or SIGINT; then stop in order."""
     configure_logging(configuration.node.id, level)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    keep_freed_memory()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(configuration))
 

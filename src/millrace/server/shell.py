@@ -28,7 +28,7 @@ from millrace.core.effects import (
     StoreBlock,
     TrimLog,
 )
-from millrace.core.messages import Blocks, Message, Refusal
+from millrace.core.messages import Blocks, Fill, Message, Refusal, Revise, Write
 from millrace.core.node import NodeCore
 from millrace.errors import CorruptBlock
 from millrace.server import answers
@@ -51,16 +51,24 @@ class Outbox(Protocol):
 
 
 class NodeShell:
-    def __init__(self, store: Store, outbox: Outbox, run_learn: Callable[[RunLearn], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        outbox: Outbox,
+        run_learn: Callable[[RunLearn], None],
+        refuse_writes: Callable[[], Refusal | None] | None = None,
+    ) -> None:
         self.core = NodeCore(store.state)
         self.store = store
         self._outbox = outbox
         self._run_learn = run_learn
+        self._refuse_writes = refuse_writes or self._refuse_when_full
         self._stalled: dict[int, list[tuple[SendBlocks, Lsn, int]]] = {}
         self.corrupt_blocks = 0
 
     def handle(self, session: int, request: int, message: Message) -> None:
-        self.core.refuse_writes = self._refuse_writes()
+        if isinstance(message, Write | Fill | Revise):
+            self.core.refuse_writes = self._refuse_writes()
         self.perform(self.core.handle((session, request), message))
 
     def writable(self, session: int) -> None:
@@ -134,6 +142,5 @@ class NodeShell:
         message, release = answers.answer(self.store, effect)
         self._outbox.answer(*effect.ticket, message, release)
 
-    def _refuse_writes(self) -> Refusal | None:
-        usage = self.store.usage()
-        return Refusal.DISK_FULL if usage.is_full else None
+    def _refuse_when_full(self) -> Refusal | None:
+        return Refusal.DISK_FULL if self.store.usage().is_full else None

@@ -112,7 +112,6 @@ class SimulatedStore:
     def __init__(self, disk: Disk, after: After, rng: Random, commit_us: int) -> None:
         self.disk = disk
         self.commit_us = commit_us
-        self.is_failing = False  # The disk answers every commit with an error.
         self._after = after
         self._rng = rng
         disk.open()
@@ -127,12 +126,15 @@ class SimulatedStore:
         self._unreported: StoreFailed | None = None
         self._is_dead = False
         self.commits = 0
+        self.on_put: Callable[[Block], None] | None = None
 
     # -- Mutations ------------------------------------------------------------------------------
 
     def put(self, block: Block, copyset: tuple[NodeId, ...], ack: Ack) -> None:
         log = self._open(block.log)
         log.put(block)
+        if self.on_put is not None:
+            self.on_put(block)
         is_marking = ack is Ack.MEMORY and not log.is_marked
         self._is_uncovered |= ack is Ack.DISK or is_marking
         put = disks.Put(block.log, block, ack, is_marking)

@@ -12,7 +12,7 @@ Invariants:
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -290,7 +290,3 @@ class _Budget:
         self.is_spent = self._left <= 0
         self._left -= 1
         return not self.is_spent
-
-
-def block_bytes(changes: Sequence[Change]) -> int:
-    return sum(one.entry.block.size for one in changes if isinstance(one, PutBlock))

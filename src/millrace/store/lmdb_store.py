@@ -12,12 +12,9 @@ Invariants beyond those of the contract:
   I3  The map stays until the last scan is released, even if the store is closed before.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from itertools import islice
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-
-import lmdb
 
 from millrace.codec.blocks import parse_header
 from millrace.core.log_state import Fence, LogState
@@ -28,12 +25,14 @@ from millrace.limits import (
     TAIL_BUFFER_BYTES,
     UNSYNCED_BYTES_MAX,
 )
-from millrace.store import changes, reading
+from millrace.store import changes
 from millrace.store.committer import CallSoon, Committer, Outcome
 from millrace.store.contract import Done, StoreFailed, Usage
 from millrace.store.directory import DataDirectory, open_directory
-from millrace.store.layout import IndexEntry, LogRow, ViewTransaction, block_key
+from millrace.store.layout import IndexEntry, LogRow
 from millrace.store.open_log import OpenLog
+from millrace.store.reader import Reader
+from millrace.store.reading import BlockScan
 from millrace.store.recovery import Recovered, open_log_of, recover
 from millrace.store.room import Room
 from millrace.store.tail import TailBuffer, TailEntry
@@ -56,7 +55,7 @@ class LmdbStore:
         self._tables = directory.tables
         self._call_soon = call_soon
         self._unsynced_bytes_max = unsynced_bytes_max
-        self._scans_max = scans_max
+        self._reader = Reader(directory, scans_max)
         self._on_dirty = on_dirty
         self._tail = TailBuffer(tail_bytes)
         self._room = Room(directory.data_file, self._environment, self._tables)
@@ -78,7 +77,6 @@ class LmdbStore:
         self._is_uncovered = False  # Something that needs the disk has no barrier behind it yet.
         self._held_answers: list[Done] = []
         self._is_reloaded = False
-        self._scans = 0
         self._is_closed = False
         self._note_dirty(recovered)
         self._committer.start()
@@ -116,7 +114,7 @@ class LmdbStore:
 
     @property
     def scans_outstanding(self) -> int:
-        return self._scans
+        return self._reader.scans
 
     def usage(self) -> Usage:
         return self._room.usage(self._unsynced_bytes)
@@ -305,30 +303,11 @@ class LmdbStore:
         self._unmarked.clear()
         self._tail = TailBuffer(self._tail.bytes_max)
         self._logs = {}
-        with suppress(CorruptStore), self._reading() as transaction:
+        with suppress(CorruptStore), self._reader.snapshot() as transaction:
             rows = self._committer.rows.values()
             self._logs = {row.log: open_log_of(transaction, self._tables, row) for row in rows}
 
     # -- Reading --------------------------------------------------------------------------------
-
-    @contextmanager
-    def _reading(self) -> Iterator[ViewTransaction]:
-        transaction = self._begin()
-        try:
-            yield transaction
-        except lmdb.Error as error:
-            raise self._unreadable(error) from error
-        finally:
-            transaction.abort()
-
-    def _begin(self) -> ViewTransaction:
-        try:
-            return self._environment.begin(buffers=True)
-        except lmdb.Error as error:
-            raise self._unreadable(error) from error
-
-    def _unreadable(self, error: lmdb.Error) -> CorruptStore:
-        return CorruptStore(f"{self.directory.path} cannot be read: {error}")
 
     def logs(self) -> list[LogId]:
         return sorted(self._logs)
@@ -339,49 +318,13 @@ class LmdbStore:
 
     def block_at(self, log: LogId, lsn: Lsn) -> Block | None:
         opened = self._logs.get(log)
-        if opened is None or lsn < opened.picture.trim_end:
-            return None
-        entry = opened.tail.holding(lsn)
-        if entry is not None:
-            return entry.block
-        if lsn >= opened.tail.floor:
-            return None
-        with self._reading() as transaction:
-            first = reading.start_of(transaction, self._tables, opened.slot, lsn)
-            data = transaction.get(block_key(opened.slot, first), db=self._tables.blocks)
-            if data is None or first in opened.removed:
-                return None
-            return reading.stored_block(opened, first, bytes(data))
+        return None if opened is None else self._reader.block_at(opened, lsn)
 
-    def scan(self, log: LogId, first: Lsn, end: Lsn, bytes_max: int) -> reading.BlockScan:
+    def scan(self, log: LogId, first: Lsn, end: Lsn, bytes_max: int) -> BlockScan:
         opened = self._logs.get(log)
         if opened is None:
-            return reading.BlockScan([])
-        first = max(first, opened.picture.trim_end)
-        if first >= opened.tail.floor:
-            return reading.BlockScan(reading.from_memory(opened, first, end, bytes_max))
-        copies = self._scans >= self._scans_max
-        transaction = self._begin()
-        try:
-            blocks, mapped = reading.from_disk(
-                transaction, self._tables, opened, first, end, bytes_max, copies
-            )
-        except lmdb.Error as error:
-            transaction.abort()
-            raise self._unreadable(error) from error
-        except BaseException:
-            transaction.abort()
-            raise
-        if not mapped:
-            transaction.abort()
-            return reading.BlockScan(blocks)
-        self._scans += 1
-        return reading.BlockScan(blocks, transaction, self._scan_released)
-
-    def _scan_released(self) -> None:
-        self._scans -= 1
-        if self._is_closed and not self._scans:
-            self.directory.close()
+            return BlockScan([])
+        return self._reader.scan(opened, first, end, bytes_max)
 
     def index(self, log: LogId, first: Lsn, end: Lsn, limit: int | None = None) -> list[Extent]:
         return [entry.extent for entry in self.entries(log, first, end, limit)]
@@ -391,25 +334,15 @@ class LmdbStore:
     ) -> list[IndexEntry]:
         """Index entries with epoch, newest timestamp and copyset."""
         opened = self._logs.get(log)
-        if opened is None or first >= end:
-            return []
-        with self._reading() as transaction:
-            found = reading.entries(transaction, self._tables, opened, first, end)
-            return list(islice(found, limit))
+        return [] if opened is None else self._reader.entries(opened, first, end, limit)
 
     def find_time(self, log: LogId, timestamp_us: int) -> Lsn:
         opened = self._logs.get(log)
-        if opened is None:
-            return FIRST_LSN
-        with self._reading() as transaction:
-            return reading.find_time(transaction, self._tables, opened, timestamp_us)
+        return FIRST_LSN if opened is None else self._reader.find_time(opened, timestamp_us)
 
     def find_size(self, log: LogId, bytes_kept: int) -> Lsn:
         opened = self._logs.get(log)
-        if opened is None:
-            return FIRST_LSN
-        with self._reading() as transaction:
-            return reading.find_size(transaction, self._tables, opened, bytes_kept)
+        return FIRST_LSN if opened is None else self._reader.find_size(opened, bytes_kept)
 
     # -- Closing --------------------------------------------------------------------------------
 
@@ -435,8 +368,7 @@ class LmdbStore:
     def _let_go(self) -> None:
         self._is_closed = True
         self._room.close()
-        if not self._scans:
-            self.directory.close()
+        self._reader.close()
 
 
 def open_store(

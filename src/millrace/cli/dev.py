@@ -1,0 +1,207 @@
+"""`millrace dev`: a cluster of real processes on this machine, in a folder.
+
+  I1  `up` leaves a cluster that serves, or nothing that it started.
+  I2  Data is removed only by `down --wipe`, which asks.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from millrace.cli.output import Cell, Tone, confirm
+from millrace.cli.session import (
+    DEV_VARIABLE,
+    FormatOption,
+    Session,
+    YesOption,
+    dev_folder,
+    run_async,
+    session_of,
+)
+from millrace.errors import Unavailable
+
+if TYPE_CHECKING:
+    from millrace.local import LocalCluster
+
+KEEPER_WAIT_MS = 5_000
+KEEPER_POLL_S = 0.05
+
+app = typer.Typer(name="dev", help="A cluster on this machine.", no_args_is_help=True)
+
+FolderOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--folder",
+        envvar=DEV_VARIABLE,
+        show_default=".millrace/dev",
+        help="Where the cluster lives.",
+    ),
+]
+NumbersArgument = Annotated[list[int], typer.Argument(metavar="NODE...", help="Their numbers.")]
+
+
+@app.command()
+def up(
+    context: typer.Context,
+    nodes: Annotated[int, typer.Option("--nodes", help="How many nodes.")] = 5,
+    folder: FolderOption = None,
+    etcd: Annotated[
+        str,
+        typer.Option(
+            "--etcd",
+            metavar="URL,...",
+            help="Keep metadata in this etcd; otherwise node 1 hosts it.",
+        ),
+    ] = "",
+    location: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--location", help="Of node 1, 2, ...: region.dc.cluster.row.rack; repeat or use commas."
+        ),
+    ] = None,
+) -> None:
+    """Start a local cluster, or the stopped nodes of the one that is there."""
+    from millrace.local import LocalCluster
+
+    session = session_of(context)
+    place = _folder(folder)
+    if (place / "cluster.json").exists():
+        cluster = LocalCluster.open(place)
+        cluster.start()
+    else:
+        places = [part for text in location or () for part in text.split(",")]
+        urls = [url.strip() for url in etcd.split(",") if url.strip()]
+        cluster = LocalCluster.create(place, nodes, etcd=urls, locations=places)
+        try:
+            cluster.start()
+        except (KeyboardInterrupt, Unavailable):
+            cluster.destroy()  # Keeps I1.
+            raise
+    run_async(_wait_for_keeper(session, cluster))
+    _announce(session, cluster, place)
+
+
+@app.command()
+def down(
+    context: typer.Context,
+    folder: FolderOption = None,
+    wipe: Annotated[bool, typer.Option("--wipe", help="Remove the folder and all data.")] = False,
+    yes: YesOption = False,
+) -> None:
+    """Stop every node.  Data stays, and `dev up` starts them again, unless you --wipe."""
+    cluster = _open(folder)
+    output = session_of(context).output()
+    if wipe:
+        confirm(f"Remove {cluster.folder} and all its data?", yes=yes)
+        cluster.destroy()
+        output.say(f"removed {cluster.folder}")
+    else:
+        cluster.stop_all()
+        output.say("stopped; `millrace dev up` starts it again, `dev down --wipe` removes it")
+
+
+@app.command()
+def kill(context: typer.Context, numbers: NumbersArgument, folder: FolderOption = None) -> None:
+    """Kill nodes without warning (SIGKILL), to see what happens."""
+    _each(context, folder, numbers, "killed", lambda cluster, number: cluster.kill(number))
+
+
+@app.command()
+def stop(context: typer.Context, numbers: NumbersArgument, folder: FolderOption = None) -> None:
+    """Stop nodes in order (SIGTERM)."""
+    _each(context, folder, numbers, "stopped", lambda cluster, number: cluster.stop(number))
+
+
+@app.command()
+def start(context: typer.Context, numbers: NumbersArgument, folder: FolderOption = None) -> None:
+    """Start nodes that were stopped or killed."""
+    _each(context, folder, numbers, "started", lambda cluster, number: cluster.start([number]))
+
+
+@app.command()
+def status(
+    context: typer.Context, folder: FolderOption = None, format: FormatOption = None
+) -> None:
+    """Show the processes of the local cluster.  `millrace cluster status` shows its health."""
+    cluster = _open(folder)
+    output = session_of(context).output(format)
+    running = {node.id: cluster.is_running(node.id) for node in cluster.nodes}
+    if output.is_json:
+        nodes = [
+            {
+                "id": node.id,
+                "is_running": running[node.id],
+                "pid": node.pid if running[node.id] else None,
+                "address": node.address,
+                "admin": node.admin,
+                "folder": node.folder,
+            }
+            for node in cluster.nodes
+        ]
+        output.json({"name": cluster.name, "folder": str(cluster.folder), "nodes": nodes})
+        return
+    up_cell, down_cell = Cell("running", Tone.GOOD), Cell("stopped", Tone.BAD)
+    output.table(
+        ("node", "state", "pid", "address", "admin", "log file"),
+        [
+            (
+                node.id,
+                up_cell if running[node.id] else down_cell,
+                node.pid if running[node.id] else "–",
+                node.address,
+                node.admin,
+                f"{node.folder}/node.log",
+            )
+            for node in cluster.nodes
+        ],
+    )
+
+
+def _folder(folder: Path | None) -> Path:
+    return folder.absolute() if folder is not None else dev_folder()
+
+
+def _open(folder: Path | None) -> "LocalCluster":
+    from millrace.local import LocalCluster
+
+    return LocalCluster.open(_folder(folder))
+
+
+def _each(
+    context: typer.Context,
+    folder: Path | None,
+    numbers: list[int],
+    done: str,
+    act: Callable[["LocalCluster", int], None],
+) -> None:
+    cluster = _open(folder)
+    for number in numbers:
+        cluster.node(number)  # A wrong number is found before anything happens.
+    for number in numbers:
+        act(cluster, number)
+        session_of(context).output().say(f"node {number} {done}")
+
+
+async def _wait_for_keeper(session: Session, cluster: "LocalCluster") -> None:
+    """Nodes elect a keeper just after they start; until then the cluster does not look well."""
+    import asyncio
+
+    from millrace.client import connect
+
+    async with await connect(cluster.addresses, timeout_ms=session.timeout_ms) as client:
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + KEEPER_WAIT_MS / 1000
+        while (await client.status()).keeper is None and loop.time() < deadline_s:
+            await asyncio.sleep(KEEPER_POLL_S)
+
+
+def _announce(session: Session, cluster: "LocalCluster", place: Path) -> None:
+    output = session.output()
+    output.line(",".join(cluster.addresses))
+    output.say(f"{len(cluster.nodes)} nodes serve; their folder is {place}", Tone.GOOD)
+    if place == dev_folder():
+        output.say("next: `millrace log create events`, `millrace log append events hello`")
+    else:
+        output.say("next: set MILLRACE_CLUSTER to the line above, then `millrace log create events`")

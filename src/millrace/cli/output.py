@@ -1,0 +1,134 @@
+"""Where words go: data to stdout, everything said about it to stderr.
+
+  I1  Without a terminal there is no colour, no progress bar and no line cut to a width.
+  I2  JSON is one object or array, its fields in the order in which they are documented.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from millrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+PIPE_COLUMNS = 10_000  # Wider than any row: whoever reads a pipe wants whole lines.
+
+
+class Format(Enum):
+    TABLE = "table"
+    JSON = "json"
+
+
+class Tone(Enum):
+    """How a cell or a line looks on a terminal; the word itself always says the same."""
+
+    PLAIN = ""
+    GOOD = "green"
+    WARNING = "yellow"
+    BAD = "bold red"
+    FAINT = "dim"
+
+
+class Cell(msgspec.Struct, frozen=True):
+    text: str
+    tone: Tone = Tone.PLAIN
+
+
+class Output:
+    def __init__(self, format: Format = Format.TABLE, *, color: bool = True) -> None:
+        self.format = format
+        self._has_color = color
+
+    @property
+    def is_json(self) -> bool:
+        return self.format is Format.JSON
+
+    # -- Data ---------------------------------------------------------------------------------
+
+    def json(self, value: Any) -> None:
+        """Structs become objects, enums their values, bytes base64."""
+        document = msgspec.json.format(msgspec.json.encode(value), indent=2)
+        self.write(document + b"\n")
+
+    def table(self, headings: Sequence[str], rows: Iterable[Sequence[str | int | Cell]]) -> None:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        for heading in headings:
+            table.add_column(heading, no_wrap=True)
+        for row in rows:
+            cells = [cell if isinstance(cell, Cell) else Cell(str(cell)) for cell in row]
+            table.add_row(*(Text(cell.text, style=cell.tone.value) for cell in cells))
+        self._console(sys.stdout).print(table)
+
+    def line(self, text: str, tone: Tone = Tone.PLAIN) -> None:
+        self._styled(sys.stdout, text, tone)
+
+    def write(self, data: bytes) -> None:
+        sys.stdout.buffer.write(data)
+
+    def flush(self) -> None:
+        sys.stdout.buffer.flush()
+
+    # -- Messages -----------------------------------------------------------------------------
+
+    def say(self, text: str, tone: Tone = Tone.PLAIN) -> None:
+        self._styled(sys.stderr, text, tone)
+
+    @contextmanager
+    def progress(self, what: str, total: int | None = None) -> Iterator["Step"]:
+        """A bar on stderr while work goes on, if anybody looks at it."""
+        if not sys.stderr.isatty():
+            yield Step(None)
+            return
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import TimeElapsedColumn as Elapsed
+
+        columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), Elapsed())
+        with Progress(*columns, console=self._console(sys.stderr), transient=True) as progress:
+            progress.add_task(what, total=total)
+            yield Step(progress)
+
+    def _styled(self, file: Any, text: str, tone: Tone) -> None:
+        if tone is Tone.PLAIN or not (self._has_color and file.isatty()):
+            print(text, file=file)
+            return
+        from rich.text import Text
+
+        self._console(file).print(Text(text, style=tone.value), soft_wrap=True)
+
+    def _console(self, file: Any) -> "Console":
+        from rich.console import Console
+
+        width = None if file.isatty() else PIPE_COLUMNS
+        return Console(file=file, width=width, no_color=not self._has_color, highlight=False)
+
+
+class Step:
+    """How far the work is."""
+
+    def __init__(self, progress: "Progress | None") -> None:
+        self._progress = progress
+
+    def advance(self, count: int) -> None:
+        if self._progress is not None:
+            self._progress.advance(self._progress.task_ids[0], count)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something is lost; without a terminal `--yes` is the only way to agree."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} Nothing was changed: add --yes to go ahead")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise UsageError("nothing was changed")

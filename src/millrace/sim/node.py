@@ -1,0 +1,275 @@
+"""A simulated node process: the real shell and cores on a simulated disk and network.
+
+It holds its lease in the repository, runs learning when told to, and takes its turn as keeper.
+"""
+
+from random import Random
+from typing import TYPE_CHECKING
+
+from millrace.core import keeper
+from millrace.core.effects import RunLearn
+from millrace.core.learn import learn
+from millrace.core.messages import (
+    Fill,
+    Filled,
+    Issued,
+    Learned,
+    Message,
+    MetaEntry,
+    MetaGrant,
+    MetaKeepAlive,
+    MetaLease,
+    MetaList,
+    MetaListing,
+    MetaSet,
+    Next,
+    Refused,
+    Seal,
+    Sealed,
+    Write,
+    Written,
+)
+from millrace.core.procedure import Answer, ClusterView, Failure, ListNodes
+from millrace.core.projection import Projection
+from millrace.core.reconfigure import Change
+from millrace.meta.keys import KEEPER, LIVE, PROJECTIONS, Keeper, LiveNode
+from millrace.server.shell import NodeShell, Release
+from millrace.sim.disk import Disk
+from millrace.sim.driver import Driver, _entry
+from millrace.sim.metadata import METADATA_NUMBER
+from millrace.sim.network import Connection
+from millrace.sim.process import Answered, Process
+from millrace.sim.schedule import MS
+from millrace.sim.store import SimulatedStore
+from millrace.types import Epoch, LogId, NodeId
+
+if TYPE_CHECKING:
+    from millrace.sim.world import World
+
+MYSELF = 0  # The session of what a node says to itself.
+
+
+class Node(Process):
+    def __init__(self, world: "World", node: NodeId) -> None:
+        super().__init__(world, node, f"n{node}")
+        self.node = node
+        self.disk = Disk(world.disk_bytes)
+        self.disk.on_durable = lambda block: world.ledger.durable(node, block)
+        self.disk_rng = Random(f"{world.seed}/disk/{node}")
+        self.slow_us = 0
+        self.store: SimulatedStore
+        self.shell: NodeShell
+        self.driver: Driver
+        self.is_keeper = False
+        self._sessions: dict[int, Connection] = {}
+        self._said: dict[int, Answered] = {}
+        self._writes: dict[tuple[int, int], tuple[LogId, Epoch]] = {}
+        self._lease = 0
+        self._keeping = 0
+
+    # -- Life -----------------------------------------------------------------------------------
+
+    def on_start(self) -> None:
+        shape = self.world.shape
+        self.store = SimulatedStore(self.disk, self.later, self.disk_rng, shape.disk_us)
+        self.store.commit_us += self.slow_us
+        self.store.on_put = lambda block: self.world.ledger.held(self.node, block)
+        self.shell = NodeShell(self.store, self, self._run_learn)
+        self.driver = Driver(self)
+        self.is_keeper = False
+        self._sessions = {}
+        self._said = {}
+        self._writes = {}
+        self._lease = 0
+        self._keeping = 0
+        self._hold_lease()
+        self.later(int(self.rng.random() * shape.keeper_ms * MS), self._keep)
+
+    def on_crash(self) -> None:
+        kept = self.store.crash(self.disk_rng)
+        if kept:
+            self.world.count("disk.unsynced_kept")
+
+    def stop(self) -> None:
+        """End in order: everything durable, nothing DIRTY."""
+        self.store.close()
+        self.crash()
+
+    def wipe(self) -> None:
+        assert not self.is_up
+        self.trace("lost its disk")
+        self.disk.wipe()
+        self.world.ledger.wiped(self.node)
+
+    # -- Being asked ----------------------------------------------------------------------------
+
+    def asked(self, connection: Connection, request: int, message: Message) -> None:
+        self._sessions[connection.number] = connection
+        self._handle(connection.number, request, message)
+
+    def _handle(self, session: int, request: int, message: Message) -> None:
+        if isinstance(message, Write | Fill):
+            self._writes[session, request] = (message.log, message.epoch)
+        elif isinstance(message, Next | Seal):
+            self._writes[session, request] = (message.log, message.epoch)
+        self.shell.handle(session, request, message)
+        self.world.ledger.agrees(self, message)
+
+    def on_closed(self, connection: Connection) -> None:
+        if self._sessions.pop(connection.number, None) is not None:
+            self.shell.session_closed(connection.number)
+
+    def writable(self, connection: Connection) -> None:
+        self.shell.writable(connection.number)
+
+    # -- Outbox ---------------------------------------------------------------------------------
+
+    def answer(
+        self, session: int, request: int, message: Message, release: Release | None = None
+    ) -> None:
+        self._check_answer(session, request, message)
+        if session == MYSELF:
+            said = self._said.pop(request, None)
+            if said is not None:
+                self.later(1, said, message)
+        else:
+            connection = self._sessions.get(session)
+            if connection is not None:
+                self.world.network.send(connection, self, message, request, True)
+        if release is not None:
+            release()
+
+    def push(self, session: int, message: Message, release: Release | None = None) -> None:
+        connection = self._sessions.get(session)
+        if connection is not None:
+            self.world.network.send(connection, self, message, 0, False)
+        if release is not None:
+            release()
+
+    def is_writable(self, session: int) -> bool:
+        connection = self._sessions.get(session)
+        return connection is None or self.world.network.is_writable(connection, self)
+
+    def _check_answer(self, session: int, request: int, message: Message) -> None:
+        about = self._writes.pop((session, request), None)
+        if about is None:
+            return
+        ledger = self.world.ledger
+        match message:
+            case Written() | Filled():
+                ledger.accepted(self.node, *about)
+            case Sealed():
+                ledger.sealed(self.node, *about)
+            case Issued(first, count):
+                ledger.issued(self.node, *about, first, count)
+
+    # -- Asking ---------------------------------------------------------------------------------
+
+    def ask(self, node: NodeId | int, message: Message, timeout_ms: int, done: Answered) -> None:
+        if node != self.node:
+            super().ask(node, message, timeout_ms, done)
+            return
+        self._requests += 1
+        self._said[self._requests] = done
+        self.later(1, self._handle, MYSELF, self._requests, message)
+
+    def _run_learn(self, order: RunLearn) -> None:
+        self.world.count("learn.begun")
+        procedure = learn(order.log, order.epoch, order.source, self.node)
+        self.driver.start(procedure, lambda message: self.answer(*order.ticket, message))
+
+    # -- Lease and keeper -----------------------------------------------------------------------
+
+    def _hold_lease(self) -> None:
+        ttl_ms = self.world.shape.lease_ms
+        again_us = ttl_ms * MS // 3
+        if self._lease:
+            self.ask(METADATA_NUMBER, MetaKeepAlive(self._lease), again_us // MS, self._kept)
+        else:
+            self.ask(METADATA_NUMBER, MetaGrant(ttl_ms), again_us // MS, self._granted)
+        self.later(again_us, self._hold_lease)
+
+    def _kept(self, answer: Answer) -> None:
+        if isinstance(answer, Refused):
+            self.world.count("lease.expired")
+            self._lease = 0
+            self.is_keeper = False
+
+    def _granted(self, answer: Answer) -> None:
+        if isinstance(answer, MetaLease):
+            self._lease = answer.lease
+            value = LIVE.encode(LiveNode(self.node, str(self.life)))
+            alive = MetaSet(LIVE.key(self.node), value, -1, answer.lease)
+            self.ask(METADATA_NUMBER, alive, 0, lambda _: None)
+
+    def _keep(self) -> None:
+        """One round as keeper, or an attempt to become it."""
+        self.later(self.world.shape.keeper_ms * MS, self._keep)
+        if self._keeping or not self._lease:
+            return
+        if self.is_keeper:
+            self._keeping = 1
+            self.driver.perform(ListNodes(), self._viewed)
+        else:
+            take = MetaSet(KEEPER.key, KEEPER.encode(Keeper(self.node)), 0, self._lease)
+            self.ask(METADATA_NUMBER, take, 0, self._took_office)
+
+    def _took_office(self, answer: Answer) -> None:
+        if isinstance(answer, MetaEntry):
+            self.trace("is keeper")
+            self.world.count("keeper.elected")
+            self.is_keeper = True
+
+    def _viewed(self, view: ClusterView | Failure) -> None:
+        if isinstance(view, Failure):
+            self._keeping = 0
+            return
+        self.ask(
+            METADATA_NUMBER,
+            MetaList(PROJECTIONS.prefix),
+            0,
+            lambda listing: self._plan(view, listing),
+        )
+
+    def _plan(self, view: ClusterView, listing: Answer) -> None:
+        self._keeping = 0
+        if not isinstance(listing, MetaListing):
+            return
+        projections = [PROJECTIONS.decode(_entry(entry)) for entry in listing.entries]
+        full = [node.node for node in self.world.nodes if node.disk.room_bytes <= 0]
+        for step in keeper.plan(projections, view, full):
+            projection = next(one for one in projections if one.log == step.log)
+            self._keeping += 1
+            self._take_step(step, projection)
+
+    def _take_step(self, step: keeper.Step, projection: Projection) -> None:
+        self.world.count(f"keeper.{step.kind.value}")
+        self.trace(f"keeper: {step.kind.value} log {step.log} {step.nodes}")
+        match step.kind:
+            case keeper.StepKind.GROW:
+                (learner,) = step.nodes
+                self.driver.start(
+                    keeper.teach(projection, learner), lambda taught: self._taught(step, taught)
+                )
+            case keeper.StepKind.SHRINK:
+                dead = frozenset(step.nodes)
+                change = Change(step.log, step.reason, dead, only_from=step.epoch, remove=dead)
+                self.driver.change(change, self._stepped)
+            case keeper.StepKind.REPLACE_SEQUENCER:
+                suspects = frozenset(step.nodes)
+                change = Change(step.log, step.reason, suspects, only_from=step.epoch)
+                self.driver.change(change, self._stepped)
+
+    def _taught(self, step: keeper.Step, taught: Learned | str) -> None:
+        if isinstance(taught, str):
+            self.trace(f"keeper: {taught}")
+            self.world.count("keeper.not_taught")
+            self._keeping -= 1
+            return
+        change = Change(step.log, step.reason, only_from=step.epoch, add=step.nodes)
+        self.driver.change(change, self._stepped)
+
+    def _stepped(self, result: Projection | Failure) -> None:
+        self._keeping -= 1
+        if isinstance(result, Failure):
+            self.world.count("keeper.failed")

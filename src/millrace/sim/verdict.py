@@ -1,0 +1,117 @@
+"""What is looked at when the faults are over: is everything done, and is everything there?"""
+
+from typing import TYPE_CHECKING
+
+from millrace.codec.blocks import records
+from millrace.sim.ledger import Violation, value_of
+from millrace.types import Block, EntryKind, LogId, Lsn
+
+if TYPE_CHECKING:
+    from millrace.sim.world import World
+
+
+def what_is_missing(world: "World") -> str | None:
+    """None when all is well; otherwise who waits for what (G9)."""
+    for log in world.log_ids:
+        missing = _chain_missing(world, log)
+        if missing is not None:
+            return missing
+    for writer in world.writers:
+        for token, operation in writer.under_way.items():
+            if not world.projection(operation.record.log).is_sealed:
+                waits_for = operation.run.waits_for if operation.run is not None else "nothing"
+                outcome = operation.record.outcome
+                return f"{writer.name} still appends {token}: waits for {waits_for}, {outcome}"
+    for reader in world.readers:
+        for log in world.log_ids:
+            acked_last = world.ledger.truth(log).acked_last
+            if reader.positions[log] <= acked_last:
+                return f"{reader.name} does not reach {acked_last}: {_explain(world, reader.name)}"
+    return None
+
+
+def _chain_missing(world: "World", log: LogId) -> str | None:
+    projection = world.projection(log)
+    live = [node.node for node in world.nodes if node.is_up]
+    want = min(world.shape.replication, len(live))
+    if len(projection.chain) < want:
+        return f"the chain of log {log} is {projection.chain}, live are {live}: {_last(world)}"
+    dead = [node for node in projection.chain if node not in live]
+    if dead:
+        return f"the chain of log {log} holds the dead {dead}"
+    if projection.sequencer not in live:
+        return f"the sequencer of log {log}, node {projection.sequencer}, is dead"
+    return None
+
+
+def _last(world: "World") -> str:
+    said = [f"{name}: {what}" for _, name, what in world.trace.newest if "keeper" in what]
+    return said[-1] if said else "no keeper said anything"
+
+
+def _explain(world: "World", name: str) -> str:
+    reader = next(reader for reader in world.readers if reader.name == name)
+    explained = [reading.stream.explain() for reading in reader.readings.values()]
+    for one in explained:
+        if not one["waits_for"]:
+            raise Violation("G9", f"{name} cannot say what it waits for")
+    return f"{explained}, newest projections {[world.projection(log) for log in world.log_ids]}"
+
+
+# -- At the end -------------------------------------------------------------------------------
+
+
+def check_end(world: "World") -> None:
+    for log in world.log_ids:
+        check_log(world, log)
+
+
+def check_log(world: "World", log: LogId) -> None:
+    """Every member of the chain holds the same, and all that was acknowledged or read (G1, G4)."""
+    truth = world.ledger.truth(log)
+    copies: dict[int, dict[Lsn, Block]] = {}
+    for number in world.projection(log).chain:
+        opened = world.node(number).store.opened(log)
+        if opened is None:
+            raise Violation("G1", f"node {number} is in the chain of log {log} and has none of it")
+        copies[number] = opened.blocks
+        _check_copy(world, log, number, opened.blocks, opened.picture.trim_end)
+    committed_end = max(truth.values, default=Lsn(0)) + 1
+    trim_end = truth.trim_end
+    (head, mine), *others = copies.items()
+    for number, theirs in others:
+        for first in sorted(mine.keys() | theirs.keys()):
+            one, other = mine.get(first), theirs.get(first)
+            block = one or other
+            assert block is not None
+            if block.first >= committed_end or block.end <= trim_end:
+                continue
+            if one is None or other is None or bytes(one.data) != bytes(other.data):
+                raise Violation("G4", f"log {log} at {first}: {head} has {one}, {number} {other}")
+
+
+def _check_copy(
+    world: "World", log: LogId, number: int, blocks: dict[Lsn, Block], trim_end: Lsn
+) -> None:
+    truth = world.ledger.truth(log)
+    held: dict[int, int] = {}
+    for block in blocks.values():
+        value = value_of(block)
+        held.update(dict.fromkeys(range(block.first, block.end), value))
+        if block.kind is EntryKind.DATA:
+            _check_block(world, number, block)
+    if trim_end > truth.trim_end:
+        raise Violation("G3", f"node {number} trimmed log {log} to {trim_end}; nobody asked it to")
+    for lsn, value in truth.values.items():
+        if lsn >= trim_end and held.get(lsn) != value:
+            raise Violation(
+                "G1", f"log {log}: {lsn} was acknowledged or read; node {number} lacks it"
+            )
+
+
+def _check_block(world: "World", number: int, block: Block) -> None:
+    record = world.ledger.appends.get(block.token)
+    if record is None or record.placed.get(block.first) != block.checksum:
+        raise Violation("G4", f"node {number} holds {block!r}, which nobody wrote")
+    if tuple(one.value for one in records(block)) != record.values:
+        raise Violation("G4", f"node {number} holds {block!r} with other values")
