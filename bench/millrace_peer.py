@@ -1,65 +1,141 @@
 """Millrace as a peer: a local cluster of five node processes, logs with R=3.
 
-The pipelined append keeps `window` appends outstanding through the client's own batching, with
-no help from the benchmark.  Every call into Millrace's client is in this module.
+The pipelined append is `Log.append_many`, the client's way to append many records: a few calls at
+once, together never more than `window` unacknowledged records.  Appends by many tasks go through
+`Log.append`, which batches by itself.  Every call into Millrace's client is in this module.
 """
 
-from collections.abc import Sequence
+import asyncio
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from bench.measure import Load
 from bench.peer import Ack, Kind, PeerFailure, ReadOutcome
+from millrace.client import Client, Log, connect
+from millrace.errors import MillraceError
+from millrace.local import LocalCluster
+from millrace.types import Gap
 
 NODES: Final = 5
 REPLICATION: Final = 3
-
-
-class NotWiredYet(PeerFailure):
-    """The benchmark does not call Millrace's client yet."""
-
-
-def _not_wired() -> NoReturn:
-    raise NotWiredYet("Millrace is not wired yet: see bench/millrace_peer.py")
+CALLS_AT_ONCE: Final = 8
+RESTART_TIMEOUT_MS: Final = 60_000
 
 
 class MillracePeer:
     name = "millrace"
-    windows: tuple[int, ...] = (64, 256, 1024, 4096)
+    windows: tuple[int, ...] = (1024, 4096, 16384)
     read_ways: tuple[str, ...] = ("read stream",)
+
+    def __init__(self) -> None:
+        self._cluster: LocalCluster | None = None
+        self._client: Client | None = None
+        self._ack = Ack.DISK
 
     def supports(self, kind: Kind) -> bool:
         return True
 
     def describe(self) -> str:
-        return f"Millrace, {NODES} nodes, R={REPLICATION}"
+        return f"Millrace, {NODES} nodes, chain logs, R={REPLICATION}"
 
     async def start(self, ack: Ack, directory: Path) -> None:
-        _not_wired()
+        self._ack = ack
+        self._cluster = LocalCluster.create(directory / "millrace", NODES, name="bench")
+        try:
+            await self._in_thread(self._cluster.start)
+            self._client = await connect(self._cluster.addresses)
+        except MillraceError as error:
+            raise PeerFailure(f"start: {error}") from error
 
     async def stop(self) -> None:
-        return
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+        if self._cluster is not None:
+            await self._in_thread(self._cluster.destroy)
+            self._cluster = None
 
     def process_ids(self) -> Sequence[int]:
-        return ()
+        return () if self._cluster is None else [node.pid for node in self._cluster.nodes]
 
     async def create_log(self, log: str) -> None:
-        _not_wired()
+        await self._connected().create_log(
+            log, replication=REPLICATION, ack=self._ack.value, compression=True
+        )
 
     async def delete_log(self, log: str) -> None:
-        _not_wired()
+        await self._connected().delete_log(log)
 
     async def append(self, log: str, payload: bytes) -> None:
-        _not_wired()
+        opened = await self._log(log)
+        try:
+            await opened.append(payload)
+        except MillraceError as error:
+            raise PeerFailure(f"append to {log}: {error}") from error
 
     async def append_pipelined(self, log: str, load: Load, window: int) -> None:
-        _not_wired()
+        opened = await self._log(log)
+        chunk = max(1, window // CALLS_AT_ONCE)
+        firsts = iter(range(0, len(load.payloads), chunk))
+
+        async def write() -> None:
+            for first in firsts:
+                values = load.payloads[first : first + chunk]
+                started_ns = now_ns = time.perf_counter_ns()
+                await opened.append_many(values)
+                for _ in values:
+                    now_ns = load.acknowledge(started_ns)
+                if load.is_over(now_ns):
+                    return
+
+        try:
+            await asyncio.gather(*(write() for _ in range(CALLS_AT_ONCE)))
+        except MillraceError as error:
+            raise PeerFailure(f"append to {log}: {error}") from error
 
     async def read_records(self, log: str, count: int, way: str) -> ReadOutcome:
-        _not_wired()
+        rows = size = 0
+        async with await (await self._log(log)).read(1, count + 1) as reader:
+            async for record in reader:
+                if isinstance(record, Gap):
+                    raise PeerFailure(f"read of {log}: {record}")
+                rows += 1
+                size += len(record.value)
+        return ReadOutcome(rows, size)
 
     async def read_arrow(self, log: str, count: int, way: str) -> ReadOutcome:
-        _not_wired()
+        rows = size = 0
+        async with await (await self._log(log)).read(1, count + 1) as reader:
+            async for batch in reader.batches(["value"]):
+                if isinstance(batch, Gap):
+                    raise PeerFailure(f"read of {log}: {batch}")
+                rows += batch.num_rows
+                # The offsets, four bytes a row and one more, are no payload.
+                size += batch.column("value").get_total_buffer_size() - 4 * batch.num_rows
+        return ReadOutcome(rows, size)
 
     async def restart(self, log: str) -> float:
-        _not_wired()
+        assert self._cluster is not None, "not started"
+        cluster = self._cluster
+        opened = await self._log(log)
+        for node in cluster.nodes:
+            cluster.kill(node.id)
+        started = time.perf_counter()
+        await self._in_thread(cluster.start)
+        try:
+            await opened.append(b"after the restart", timeout_ms=RESTART_TIMEOUT_MS)
+        except MillraceError as error:
+            raise PeerFailure(f"restart: {error}") from error
+        return time.perf_counter() - started
+
+    async def _log(self, log: str) -> Log:
+        return await self._connected().log(log)
+
+    def _connected(self) -> Client:
+        assert self._client is not None, "not started"
+        return self._client
+
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, work)

@@ -1,7 +1,8 @@
 """What a system must offer to be measured, and how a failure to offer it is said.
 
-Appending one at a time is driven by the runner, record by record.  Appending in a pipeline and
-reading are the peer's own loops, so that each system is used the way its client is best used.
+Appending one at a time, and by many tasks at once, is driven by the runner through `append`, the
+plain call of each client.  Appending in a pipeline and reading are the peer's own loops, so that
+each system is used the way its client is best used.
 
 1. `append` and `append_pipelined` count a record only when all its replicas acknowledged it.
 2. `start` and `stop` come in pairs; `stop` leaves no process behind, also after a failed `start`.
@@ -25,6 +26,7 @@ class Ack(Enum):
 
 class Kind(Enum):
     APPEND_ONE = "append, one at a time"
+    APPEND_TASKS = "append, 256 tasks"
     APPEND_PIPELINED = "append, pipelined"
     READ_RECORDS = "read, records"
     READ_ARROW = "read, Arrow"

@@ -10,12 +10,13 @@ anybody.
 3. A peer that fails keeps the figures it has; the others go on.
 """
 
+import asyncio
 import gc
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +30,8 @@ ROUNDS_MIN: Final = 2  # Of a workload whose time is used up: one round has no m
 TUNING_SHARE: Final = 0.25  # Of a workload's time, for trying the ways of one peer.
 TUNING_READ_SHARE: Final = 0.5  # Of the records in the log, for each way of reading them.
 LOADING_SECONDS_MAX: Final = 20.0
-LOADING_WINDOW: Final = 256
+LOADING_WINDOW: Final = 4_096
+TASKS: Final = 256  # Writers at once, each waiting for its own append.
 
 
 @dataclass(slots=True)
@@ -172,7 +174,7 @@ class _Cell:
                 return [str(window) for window in self.peer.windows]
             case Kind.READ_RECORDS | Kind.READ_ARROW:
                 return self.peer.read_ways
-            case Kind.APPEND_ONE | Kind.RESTART:
+            case Kind.APPEND_ONE | Kind.APPEND_TASKS | Kind.RESTART:
                 return [""]
 
     async def _measure(self, records: Sequence[bytes], way: str, seconds_max: float) -> Sample:
@@ -181,7 +183,7 @@ class _Cell:
                 return await self._measure_restart()
             case Kind.READ_RECORDS | Kind.READ_ARROW:
                 return await self._measure_read(min(len(records), self._records), way)
-            case Kind.APPEND_ONE | Kind.APPEND_PIPELINED:
+            case Kind.APPEND_ONE | Kind.APPEND_TASKS | Kind.APPEND_PIPELINED:
                 return await self._measure_append(records, way, seconds_max)
 
     async def _measure_append(
@@ -193,7 +195,10 @@ class _Cell:
         load = Load(records, seconds_max)
         started = time.perf_counter()
         if self._workload.kind is Kind.APPEND_ONE:
-            await self._append_one_at_a_time(load)
+            await self._append_in_turn(iter(records), load)
+        elif self._workload.kind is Kind.APPEND_TASKS:
+            shared = iter(records)
+            await asyncio.gather(*(self._append_in_turn(shared, load) for _ in range(TASKS)))
         else:
             await self.peer.append_pipelined(self._log, load, int(way))
         seconds = time.perf_counter() - started
@@ -208,9 +213,9 @@ class _Cell:
             is_cut_short=load.acknowledged < len(records),
         )
 
-    async def _append_one_at_a_time(self, load: Load) -> None:
+    async def _append_in_turn(self, records: Iterator[bytes], load: Load) -> None:
         append, log = self.peer.append, self._log
-        for payload in load.payloads:
+        for payload in records:
             started_ns = time.perf_counter_ns()
             await append(log, payload)
             if load.is_over(load.acknowledge(started_ns)):

@@ -27,7 +27,7 @@ class Workload:
     @property
     def name(self) -> str:
         parts = [self.kind.value, size_text(self.payload_bytes)]
-        if self.kind in (Kind.APPEND_ONE, Kind.APPEND_PIPELINED):
+        if self.kind in (Kind.APPEND_ONE, Kind.APPEND_TASKS, Kind.APPEND_PIPELINED):
             parts.append(f"ack {self.ack.value}")
         if self.kind is Kind.RESTART:
             parts.append(f"{self.count} records")
@@ -44,6 +44,7 @@ class Profile:
     cell_seconds_max: float  # Of one round on one peer.
     tuning_passes: int  # Tries of each window and each way of reading.
     one_at_a_time: int
+    by_tasks: int
     pipelined: tuple[int, ...]  # By SIZES.
     read: tuple[int, ...]  # By SIZES; 0 leaves the size out.
     restart_records: int
@@ -56,8 +57,9 @@ FULL: Final = Profile(
     cell_seconds_max=5.0,
     tuning_passes=2,
     one_at_a_time=2_000,
-    pipelined=(50_000, 30_000, 8_000),
-    read=(100_000, 50_000, 10_000),
+    by_tasks=20_000,
+    pipelined=(300_000, 150_000, 20_000),
+    read=(1_000_000, 200_000, 20_000),
     restart_records=20_000,
 )
 QUICK: Final = Profile(
@@ -67,8 +69,9 @@ QUICK: Final = Profile(
     cell_seconds_max=1.0,
     tuning_passes=1,
     one_at_a_time=200,
-    pipelined=(12_000, 8_000, 2_000),
-    read=(0, 10_000, 0),
+    by_tasks=5_000,
+    pipelined=(100_000, 50_000, 5_000),
+    read=(0, 50_000, 0),
     restart_records=2_000,
 )
 
@@ -80,6 +83,7 @@ def appends(profile: Profile, sizes: Iterable[int] = SIZES) -> list[Workload]:
         for size in sizes
         for workload in (
             Workload(Kind.APPEND_ONE, size, ack, profile.one_at_a_time),
+            Workload(Kind.APPEND_TASKS, size, ack, profile.by_tasks),
             Workload(Kind.APPEND_PIPELINED, size, ack, profile.pipelined[SIZES.index(size)]),
         )
     ]
@@ -102,7 +106,12 @@ def restarts(profile: Profile) -> list[Workload]:
 def limits(profile: Profile) -> list[Workload]:
     """Each limit once: a pipelined limit moves bytes, whatever the size of the record."""
     chosen = appends(profile)
-    return [w for w in chosen if w.kind is Kind.APPEND_ONE or w.payload_bytes == 1 * KIB]
+    return [
+        w
+        for w in chosen
+        if w.kind is Kind.APPEND_ONE
+        or (w.kind is Kind.APPEND_PIPELINED and w.payload_bytes == 1 * KIB)
+    ]
 
 
 def plan(command: str, profile: Profile) -> list[Workload]:

@@ -1,7 +1,7 @@
 """`millrace dev`: a cluster of real processes on this machine, in a folder.
 
-  I1  `up` leaves a cluster that serves, or nothing that it started.
-  I2  Data is removed only by `down --wipe`, which asks.
+I1  `up` leaves a cluster that serves, or nothing that it started.
+I2  Data is removed only by `down --wipe`, which asks.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from millrace.errors import Unavailable
 if TYPE_CHECKING:
     from millrace.local import LocalCluster
 
-KEEPER_WAIT_MS = 5_000
+KEEPER_POLLS_MAX = 100
 KEEPER_POLL_S = 0.05
 
 app = typer.Typer(name="dev", help="A cluster on this machine.", no_args_is_help=True)
@@ -58,7 +58,8 @@ def up(
     location: Annotated[
         list[str] | None,
         typer.Option(
-            "--location", help="Of node 1, 2, ...: region.dc.cluster.row.rack; repeat or use commas."
+            "--location",
+            help="Of node 1, 2, ...: region.dc.cluster.row.rack; repeat or use commas.",
         ),
     ] = None,
 ) -> None:
@@ -191,9 +192,9 @@ async def _wait_for_keeper(session: Session, cluster: "LocalCluster") -> None:
     from millrace.client import connect
 
     async with await connect(cluster.addresses, timeout_ms=session.timeout_ms) as client:
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + KEEPER_WAIT_MS / 1000
-        while (await client.status()).keeper is None and loop.time() < deadline_s:
+        for _ in range(KEEPER_POLLS_MAX):
+            if (await client.status()).keeper is not None:
+                return
             await asyncio.sleep(KEEPER_POLL_S)
 
 
@@ -204,4 +205,4 @@ def _announce(session: Session, cluster: "LocalCluster", place: Path) -> None:
     if place == dev_folder():
         output.say("next: `millrace log create events`, `millrace log append events hello`")
     else:
-        output.say("next: set MILLRACE_CLUSTER to the line above, then `millrace log create events`")
+        output.say("next: set MILLRACE_CLUSTER to that line, then `millrace log create events`")

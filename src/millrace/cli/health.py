@@ -122,7 +122,9 @@ def _of_logs(status: "ClusterStatus") -> Iterator[Finding]:
         subject = f"log {names[projection.log]}"
         yield from _of_copies(projection, subject)
         if not projection.is_sealed and projection.sequencer not in live:
-            detail = f"its sequencer, node {projection.sequencer}, is dead; the next append moves it"
+            detail = (
+                f"its sequencer, node {projection.sequencer}, is dead; the next append moves it"
+            )
             yield _finding(Problem.SEQUENCER_DEAD, Level.WARNING, subject, detail)
 
 

@@ -11,6 +11,7 @@
   I2  A reader that goes away (`| head`) ends the command quietly.
 """
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -84,10 +85,8 @@ def hoist(arguments: Sequence[str]) -> list[str]:
 
 
 def _complain(message: str) -> int:
-    try:
+    with contextlib.suppress(BrokenPipeError):
         print(f"error: {message}", file=sys.stderr, flush=True)
-    except BrokenPipeError:
-        pass
     return FAILED
 
 

@@ -1,7 +1,7 @@
 """Where words go: data to stdout, everything said about it to stderr.
 
-  I1  Without a terminal there is no colour, no progress bar and no line cut to a width.
-  I2  JSON is one object or array, its fields in the order in which they are documented.
+I1  Without a terminal there is no colour, no progress bar and no line cut to a width.
+I2  JSON is one object or array, its fields in the order in which they are documented.
 """
 
 import sys
@@ -67,7 +67,14 @@ class Output:
         for row in rows:
             cells = [cell if isinstance(cell, Cell) else Cell(str(cell)) for cell in row]
             table.add_row(*(Text(cell.text, style=cell.tone.value) for cell in cells))
-        self._console(sys.stdout).print(table)
+        console = self._console(sys.stdout)
+        if sys.stdout.isatty():
+            console.print(table)
+            return
+        with console.capture() as captured:
+            console.print(table)
+        for line in captured.get().splitlines():
+            print(line.rstrip())
 
     def line(self, text: str, tone: Tone = Tone.PLAIN) -> None:
         self._styled(sys.stdout, text, tone)

@@ -21,7 +21,7 @@ from millrace.codec.blocks import draft, place, records
 from millrace.codec.drafts import Draft, HeaderPairs
 from millrace.core.append import Append, Appended, AppendUnknown
 from millrace.core.consult import Question, consult
-from millrace.core.follow import find_projection
+from millrace.core.follow import copy_elsewhere, find_projection
 from millrace.core.messages import (
     Describe,
     Described,
@@ -35,14 +35,15 @@ from millrace.core.messages import (
     Refused,
 )
 from millrace.core.messages import Position as FoundPosition
-from millrace.core.procedure import Answer, DeadlinePassed, Failure
+from millrace.core.procedure import Answer, DeadlinePassed, Failure, FailureKind
 from millrace.core.projection import Projection, ReconfigureReason
-from millrace.core.read_stream import NeedProjection, ReadSettings, RewindReason
+from millrace.core.read_stream import NeedCopy, NeedProjection, ReadSettings, RewindReason
 from millrace.core.reconfigure import Change
 from millrace.core.repair import FillPolicy
 from millrace.core.trim import trim
 from millrace.errors import (
     CorruptBlock,
+    MetadataUnavailable,
     MillraceError,
     PositionBeyondTail,
     PositionTrimmed,
@@ -152,7 +153,7 @@ class Log:
                 compress=self.info.attributes.compression,
             )
             futures.append(await self._batcher.add_draft(finished, self._ack(ack), timeout_ms))
-        return [await future for future in futures]
+        return await _all_settled(futures)
 
     async def append_table(
         self,
@@ -173,7 +174,7 @@ class Log:
                     batch, timestamp_us_default=now, compress=self.info.attributes.compression
                 )
                 futures.append(await self._batcher.add_draft(finished, self._ack(ack), timeout_ms))
-        return [await future for future in futures]
+        return await _all_settled(futures)
 
     async def resume(self, unknown: UnknownAppend, *, timeout_ms: int = TIMEOUT_MS) -> Appended:
         """Settle an append whose outcome is unknown, without making a second copy."""
@@ -278,6 +279,8 @@ class Log:
         answer = await self._ask_tail(
             lambda p: Read(p.log, p.epoch, Lsn(lsn)), timeout_ms=timeout_ms
         )
+        if isinstance(answer, Refused) and answer.reason is Refusal.CORRUPT:
+            answer = await self._found_elsewhere(Lsn(lsn), timeout_ms) or answer
         if isinstance(answer, Found):
             kind = answer.block.kind
             if kind is not EntryKind.DATA:
@@ -285,6 +288,15 @@ class Log:
                 return Gap(gap, Lsn(lsn), Lsn(lsn))
             return records(answer.block, Lsn(lsn), Lsn(lsn + 1))[0]
         raise self._refused(answer, lsn)
+
+    async def _found_elsewhere(self, lsn: Lsn, timeout_ms: int) -> Found | None:
+        """The tail's copy is damaged: one of another member."""
+        need = NeedCopy(lsn, self.projection.tail)
+        try:
+            block = await self._runner.run(copy_elsewhere(self.projection, need), timeout_ms)
+        except DeadlinePassed:
+            return None
+        return None if block is None else Found(block)
 
     async def peek(self) -> Lsn:
         """The largest position that was given to a writer."""
@@ -296,6 +308,10 @@ class Log:
     async def bounds(self) -> tuple[Lsn, Lsn]:
         """Where reading can begin, and the position after the last readable record."""
         return await self._bounds()
+
+    async def resolve(self, position: Position) -> Lsn:
+        """The number that a position stands for now."""
+        return await self._resolve(position, *await self._bounds())
 
     async def _bounds(self) -> tuple[Lsn, Lsn]:
         described = await self._describe_tail()
@@ -337,7 +353,7 @@ class Log:
         change = Change(self.info.id, ReconfigureReason.SEALED, seal_for_good=True)
         result = await self._runner.change_chain(change, timeout_ms)
         if isinstance(result, Failure):
-            raise Unavailable(f"log {self.name!r} could not be sealed: {result.detail}")
+            raise _unavailable(result, f"log {self.name!r} could not be sealed")
         return result
 
     async def describe(self) -> LogDescription:
@@ -391,12 +407,12 @@ class Log:
         need = NeedProjection(epoch, RewindReason.EPOCH)
         found = await self._runner.run(find_projection(self.info.id, need, seen), TIMEOUT_MS)
         if isinstance(found, Failure):
-            raise Unavailable(f"log {self.name!r}: {found.detail}")
+            raise _unavailable(found, f"log {self.name!r}")
 
     def _refused(self, answer: Answer, lsn: int) -> MillraceError:
         name = self.name
         if isinstance(answer, Failure):
-            return Unavailable(f"log {name!r}: {answer.kind.value}: {answer.detail}")
+            return _unavailable(answer, f"log {name!r}")
         if not isinstance(answer, Refused):
             return ProtocolError(f"log {name!r}: unexpected {type(answer).__name__}")
         match answer.reason:
@@ -411,6 +427,22 @@ class Log:
                 return CorruptBlock(f"log {name!r}: {answer.detail}")
             case _:
                 return Unavailable(f"log {name!r}: {answer.reason.value} {answer.detail}")
+
+
+def _unavailable(failure: Failure, what: str) -> Unavailable:
+    is_metadata = failure.kind is FailureKind.METADATA
+    kind = MetadataUnavailable if is_metadata else Unavailable
+    return kind(f"{what}: {failure.kind.value}: {failure.detail}")
+
+
+async def _all_settled(futures: "list[asyncio.Future[Appended]]") -> list[Appended]:
+    """Every outcome is known before the first that is not good is raised."""
+    if futures:
+        await asyncio.wait(futures)
+    failures = [failure for future in futures if (failure := future.exception()) is not None]
+    if failures:
+        raise failures[0]
+    return [future.result() for future in futures]
 
 
 def _rows_per_block(size_bytes: int, count: int) -> int:

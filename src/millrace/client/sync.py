@@ -27,6 +27,7 @@ from millrace.codec.drafts import HeaderPairs
 from millrace.core.append import Appended
 from millrace.core.projection import Projection
 from millrace.core.read_stream import Deliver
+from millrace.errors import UsageError
 from millrace.types import Ack, Gap, LogInfo, Lsn, Record
 
 T = TypeVar("T")
@@ -36,26 +37,47 @@ class _LoopThread:
     """The process's loop for sync calls; made on first use, and anew after a fork."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """In a forked child the thread is gone, and the lock may be held by nobody who lives."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._process = 0
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._running_loop()).result()
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
-            if self._loop is None or self._process != os.getpid():
+            if self._loop is None:
                 loop = uvloop.new_event_loop()
                 thread = threading.Thread(
                     target=loop.run_forever, name="millrace-sync", daemon=True
                 )
                 thread.start()
-                self._loop, self._process = loop, os.getpid()
+                self._loop = loop
             return self._loop
 
 
 _thread = _LoopThread()
+os.register_at_fork(after_in_child=_thread.forget)
+
+
+class _Connected:
+    """Whatever rests on a connection.  It belongs to the process that made it: a forked child
+    would speak in the middle of its parent's sentences."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._process != os.getpid():
+            work.close()
+            raise UsageError(
+                "this connection was made before a fork and belongs to the parent process: "
+                "connect again in the child"
+            )
+        return _thread.run(work)
 
 
 def connect(addresses: Addresses, *, timeout_ms: int = 10_000) -> "SyncClient":
@@ -63,8 +85,9 @@ def connect(addresses: Addresses, *, timeout_ms: int = 10_000) -> "SyncClient":
     return SyncClient(_thread.run(cluster_module.connect(addresses, timeout_ms=timeout_ms)))
 
 
-class SyncClient:
+class SyncClient(_Connected):
     def __init__(self, client: Client) -> None:
+        super().__init__()
         self._client = client
 
     def __enter__(self) -> "SyncClient":
@@ -78,26 +101,27 @@ class SyncClient:
         return self._client.name
 
     def create_log(self, name: str, **attributes: Any) -> "SyncLog":
-        return SyncLog(_thread.run(self._client.create_log(name, **attributes)))
+        return SyncLog(self._run(self._client.create_log(name, **attributes)))
 
     def log(self, name: str) -> "SyncLog":
-        return SyncLog(_thread.run(self._client.log(name)))
+        return SyncLog(self._run(self._client.log(name)))
 
     def logs(self) -> list[LogInfo]:
-        return _thread.run(self._client.logs())
+        return self._run(self._client.logs())
 
     def delete_log(self, name: str) -> None:
-        _thread.run(self._client.delete_log(name))
+        self._run(self._client.delete_log(name))
 
     def status(self) -> ClusterStatus:
-        return _thread.run(self._client.status())
+        return self._run(self._client.status())
 
     def close(self) -> None:
-        _thread.run(self._client.close())
+        self._run(self._client.close())
 
 
-class SyncLog:
+class SyncLog(_Connected):
     def __init__(self, log: Log) -> None:
+        super().__init__()
         self._log = log
 
     @property
@@ -122,7 +146,7 @@ class SyncLog:
         ack: Ack | str | None = None,
         timeout_ms: int = TIMEOUT_MS,
     ) -> Lsn:
-        return _thread.run(
+        return self._run(
             self._log.append(
                 value,
                 key=key,
@@ -143,7 +167,7 @@ class SyncLog:
         ack: Ack | str | None = None,
         timeout_ms: int = TIMEOUT_MS,
     ) -> list[Appended]:
-        return _thread.run(
+        return self._run(
             self._log.append_many(
                 values,
                 keys=keys,
@@ -161,10 +185,10 @@ class SyncLog:
         ack: Ack | str | None = None,
         timeout_ms: int = TIMEOUT_MS,
     ) -> list[Appended]:
-        return _thread.run(self._log.append_table(table, ack=ack, timeout_ms=timeout_ms))
+        return self._run(self._log.append_table(table, ack=ack, timeout_ms=timeout_ms))
 
     def resume(self, unknown: UnknownAppend, *, timeout_ms: int = TIMEOUT_MS) -> Appended:
-        return _thread.run(self._log.resume(unknown, timeout_ms=timeout_ms))
+        return self._run(self._log.resume(unknown, timeout_ms=timeout_ms))
 
     def read(
         self,
@@ -173,37 +197,38 @@ class SyncLog:
         *,
         fill_after_ms: int | None = 1_000,
     ) -> "SyncReader":
-        return SyncReader(_thread.run(self._log.read(first, until, fill_after_ms=fill_after_ms)))
+        return SyncReader(self._run(self._log.read(first, until, fill_after_ms=fill_after_ms)))
 
     def tail(self, back: int = 0) -> "SyncReader":
-        return SyncReader(_thread.run(self._log.tail(back)))
+        return SyncReader(self._run(self._log.tail(back)))
 
     def get(self, lsn: int) -> Record | Gap:
-        return _thread.run(self._log.get(lsn))
+        return self._run(self._log.get(lsn))
 
     def peek(self) -> Lsn:
-        return _thread.run(self._log.peek())
+        return self._run(self._log.peek())
 
     def bounds(self) -> tuple[Lsn, Lsn]:
-        return _thread.run(self._log.bounds())
+        return self._run(self._log.bounds())
 
     def trim(self, before: Position) -> Lsn:
-        return _thread.run(self._log.trim(before))
+        return self._run(self._log.trim(before))
 
     def seal(self) -> Projection:
-        return _thread.run(self._log.seal())
+        return self._run(self._log.seal())
 
     def describe(self) -> LogDescription:
-        return _thread.run(self._log.describe())
+        return self._run(self._log.describe())
 
     def flush(self) -> None:
-        _thread.run(self._log.flush())
+        self._run(self._log.flush())
 
 
-class SyncReader:
+class SyncReader(_Connected):
     """Iterate it for records and gaps, or take `batches()`."""
 
     def __init__(self, reader: Reader) -> None:
+        super().__init__()
         self._reader = reader
 
     def __enter__(self) -> "SyncReader":
@@ -213,7 +238,7 @@ class SyncReader:
         self.close()
 
     def take(self, timeout_ms: int | None = None) -> Deliver | Gap | None:
-        return _thread.run(self._reader.take(timeout_ms))
+        return self._run(self._reader.take(timeout_ms))
 
     def __iter__(self) -> Iterator[Record | Gap]:
         while (part := self.take()) is not None:
@@ -233,4 +258,4 @@ class SyncReader:
         return self._reader.explain()
 
     def close(self) -> None:
-        _thread.run(self._reader.close())
+        self._run(self._reader.close())

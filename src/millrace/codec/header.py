@@ -25,7 +25,7 @@ import msgspec
 import pyarrow as pa
 
 from millrace.errors import CorruptBlock, UsageError
-from millrace.limits import BLOCK_BYTES_MAX, BLOCK_RECORDS_MAX
+from millrace.limits import BLOCK_BYTES_MAX, BLOCK_RECORDS_MAX, KIB
 from millrace.types import FIRST_LSN, LSN_MAX, NO_TOKEN, Buffer, EntryKind, Epoch, LogId, Lsn, Token
 
 MAGIC: Final = b"MRB1"
@@ -35,7 +35,13 @@ BODY_BYTES_MAX: Final = BLOCK_BYTES_MAX - 88
 
 _FIELDS: Final = Struct("<4sHHB3sIQQQQQqqIII")
 _CHECKSUM: Final = Struct("<I")
-HEADER_BYTES: Final = _FIELDS.size + _CHECKSUM.size
+_WHOLE: Final = Struct(_FIELDS.format + "I")
+HEADER_BYTES: Final = _WHOLE.size
+
+_NEWEST: Final = Struct("<q")
+_NEWEST_AT: Final = 64
+_NO_RESERVED: Final = bytes(3)
+_COPIED_BYTES_MAX: Final = 4 * KIB  # Up to here a copy is cheaper than wrapping the memory.
 
 
 class Flags(IntFlag):
@@ -47,8 +53,11 @@ class Flags(IntFlag):
     HAS_HEADERS = 4
 
 
-_FLAGS_KNOWN: Final = int(Flags.ZSTD | Flags.HAS_KEYS | Flags.HAS_HEADERS)
+# Looked up, because calling an enum costs as much as all the rest of parsing a header.
+_ZSTD: Final = int(Flags.ZSTD)
+_FLAGS: Final = {number: Flags(number) for number in range(8)}
 _KINDS: Final = {int(kind): kind for kind in EntryKind}
+_DATA: Final = int(EntryKind.DATA)
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -84,8 +93,16 @@ class Header(msgspec.Struct, frozen=True):
 def checksum_of(data: Buffer | pa.Buffer) -> int:
     """crc32c of a buffer where it lies: the checksum library takes `bytes` or an Arrow buffer,
     which wraps any memory without a copy."""
-    checksum: int = google_crc32c.value(data if isinstance(data, bytes) else pa.py_buffer(data))
+    if not isinstance(data, bytes):
+        data = bytes(data) if len(data) <= _COPIED_BYTES_MAX else pa.py_buffer(data)
+    checksum: int = google_crc32c.value(data)
     return checksum
+
+
+def timestamp_max_us(data: Buffer) -> int:
+    """That field alone, of a block whose header was parsed before."""
+    (newest,) = _NEWEST.unpack_from(data, _NEWEST_AT)
+    return int(newest)
 
 
 def stamp(header: Header, target: bytearray) -> int:
@@ -98,7 +115,7 @@ def stamp(header: Header, target: bytearray) -> int:
             VERSION,
             header.flags,
             header.kind,
-            bytes(3),
+            _NO_RESERVED,
             header.count,
             header.log,
             header.first,
@@ -124,8 +141,7 @@ def parse_header(data: Buffer) -> Header:
     if len(front) < HEADER_BYTES:
         raise CorruptBlock(f"{len(front)} bytes are too few for a header of {HEADER_BYTES}")
     (magic, version, flags, kind, zeros, count, log, first, epoch, client, request, oldest, newest,
-     body_size, raw_size, body_checksum) = _FIELDS.unpack_from(front)  # fmt: skip
-    (checksum,) = _CHECKSUM.unpack_from(front, _FIELDS.size)
+     body_size, raw_size, body_checksum, checksum) = _WHOLE.unpack(front)  # fmt: skip
     if magic != MAGIC:
         raise CorruptBlock(f"a block begins with {MAGIC!r}, this one with {magic!r}")
     computed = google_crc32c.value(front[: _FIELDS.size])
@@ -136,13 +152,13 @@ def parse_header(data: Buffer) -> Header:
         )
     if version != VERSION:
         raise CorruptBlock(f"block of log {log} at {first} has version {version}, not {VERSION}")
-    if kind not in _KINDS or flags & ~_FLAGS_KNOWN or any(zeros):
+    if kind not in _KINDS or flags not in _FLAGS or zeros != _NO_RESERVED:
         raise CorruptBlock(
             f"block of log {log} at {first} has kind {kind}, flags {flags:#x}, "
             f"reserved {zeros.hex()}: not all known"
         )
     header = Header(
-        Flags(flags),
+        _FLAGS[flags],
         _KINDS[kind],
         count,
         LogId(log),
@@ -156,7 +172,15 @@ def parse_header(data: Buffer) -> Header:
         body_checksum,
         checksum,
     )
-    if complaint := _complaint(header):
+    is_plain = (
+        kind == _DATA
+        and 0 < count <= BLOCK_RECORDS_MAX
+        and FIRST_LSN <= first <= LSN_MAX - BLOCK_RECORDS_MAX
+        and body_size <= raw_size <= BODY_BYTES_MAX
+        and oldest <= newest
+        and (body_size < raw_size) == (flags & _ZSTD)
+    )
+    if not is_plain and (complaint := _complaint(header)):
         raise CorruptBlock(f"block of log {log} at {first}: {complaint}")
     return header
 

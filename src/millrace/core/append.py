@@ -7,8 +7,9 @@ positions (C4); a position that somebody else holds is given up for a new one (C
   I1  Acknowledged only when every node of one projection's chain holds the block.
   I2  "Not appended" only when no node can hold it at any position that still may become part of
       the log; in every other case the outcome is unknown (L6).
-  I3  A position is given up only when the current chain holds something else there: the block
-      then never appears there, so a second position makes no second copy.
+  I3  A position is given up only when the current chain does not hold the block there and nobody
+      will put it there: then a second position makes no second copy.
+  I4  A position is first written only while the sequencer that issued it still counts (G8).
 """
 
 from collections.abc import Callable
@@ -17,9 +18,11 @@ from enum import Enum
 import msgspec
 
 from millrace.core.messages import (
+    Found,
     Issued,
     Message,
     Next,
+    Read,
     Refusal,
     Refused,
     Write,
@@ -92,6 +95,7 @@ class Append:
         self._ack = ack
         self._place = place
         self._block: Block | None = None
+        self._issued_in = Epoch(0)  # The epoch whose sequencer issued the block's position.
         self._acked: set[NodeId] = set()  # Nodes that hold the block, in epoch `_acked_epoch`.
         self._acked_epoch = Epoch(0)
         self._may_be_written = False  # Some node may hold the block at its present position.
@@ -110,6 +114,11 @@ class Append:
     def _attempt(self, projection: Projection) -> Procedure[AppendOutcome | _Retry]:
         if projection.is_sealed:
             return self._give_up(NotAppendedReason.SEALED, "the log is sealed")
+        self._carry_over(projection)
+        if self._block is not None and self._issued_in < projection.issuing_since:
+            step = yield from self._check_position(projection, self._block)
+            if step is not None:
+                return step
         if self._block is None:
             answer = yield from ask(
                 projection.sequencer, Next(self._log, projection.epoch, self._count)
@@ -117,10 +126,33 @@ class Append:
             if not isinstance(answer, Issued):
                 return (yield from self._sequencer_failed(projection, answer))
             self._block = self._place(answer.first, projection.epoch)
-            self._may_be_written = False
-            self._acked.clear()
-        self._carry_over(projection)
+            self._issued_in = projection.epoch
         return (yield from self._write_down(projection, self._block))
+
+    def _check_position(
+        self, projection: Projection, block: Block
+    ) -> Procedure[AppendOutcome | _Retry | None]:
+        """Keeps I4: another sequencer counts now, and it may have begun below our position or
+        long have passed it.  Writing there could put us below records that were acknowledged
+        before we began, so the position is good only if the chain has the block already."""
+        if not self._may_be_written:
+            self._let_go()
+            return None
+        answer = yield from ask(projection.head, Read(self._log, projection.epoch, block.first))
+        match answer:
+            case Found(found) if found.token == self._token and found.first == block.first:
+                self._issued_in = projection.epoch
+                return None
+            case Found() | Refused(Refusal.UNWRITTEN):
+                # The chain was made equal before it opened: what its head lacks, it lacks.
+                self._let_go()
+                return None
+        return (yield from self._node_failed(projection, projection.head, answer))
+
+    def _let_go(self) -> None:
+        self._block = None
+        self._may_be_written = False
+        self._acked.clear()
 
     def _carry_over(self, projection: Projection) -> None:
         """Acknowledgements of the epoch directly before count for nodes that stayed: that
@@ -215,8 +247,7 @@ class Append:
             # Two blocks at one position in one chain: must never be.
             yield from note("append.diverged", log=self._log, epoch=projection.epoch)
             return self._unknown("the chain holds two blocks at one position")
-        self._block = None
-        self._may_be_written = False
+        self._let_go()
         return _Retry(projection)
 
     def _trimmed(self, projection: Projection) -> AppendOutcome | _Retry:
@@ -226,7 +257,7 @@ class Append:
             return Appended(self._block.first, self._block.last)
         if self._may_be_written:
             return self._unknown("the position was trimmed before its outcome was known")
-        self._block = None
+        self._let_go()
         return _Retry(projection)
 
     def _sequencer_failed(

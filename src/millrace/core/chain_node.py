@@ -206,7 +206,7 @@ class ChainNode:
         first = max(block.first, self.taken.trim_end)
         if self.taken.overlaps(first, block.end):
             return self._refuse_written(ticket, first, block.end)
-        if self.refuse_writes is not None:
+        if self.refuse_writes is not None and not self._fits_all_the_same(block):
             return [Reply(ticket, Refused(self.refuse_writes, epoch))]
         if len(self.taken.islands) >= SPARSE_EXTENTS_MAX:
             return [Reply(ticket, Refused(Refusal.BUSY, epoch, "too many holes below this block"))]
@@ -214,6 +214,11 @@ class ChainNode:
         settle = self._settle(ticket, ack, answer)
         self._unsafe[settle.number] = (first, block.end)
         return [StoreBlock(block, copyset, ack), settle]
+
+    def _fits_all_the_same(self, block: Block) -> bool:
+        """Junk is small and has a place set aside: a full log can still be read to its end, past
+        the positions of the writers that were refused."""
+        return self.refuse_writes is Refusal.DISK_FULL and block.kind is not EntryKind.DATA
 
     def _refuse_written(self, ticket: Ticket, first: Lsn, end: Lsn) -> list[NodeEffect]:
         if any(low < end and first < high for low, high in self._unsafe.values()):

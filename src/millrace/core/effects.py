@@ -128,6 +128,7 @@ class RunLearn(msgspec.Struct, frozen=True):
     log: LogId
     epoch: Epoch
     source: NodeId
+    others: tuple[NodeId, ...] = ()
 
 
 NodeEffect = (

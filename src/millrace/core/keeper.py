@@ -10,8 +10,8 @@ from enum import Enum
 
 import msgspec
 
-from millrace.core.messages import Learn, Learned
-from millrace.core.procedure import Answer, ClusterView, Procedure, ask
+from millrace.core.messages import Describe, Described, Learn, Learned, Standing
+from millrace.core.procedure import Answer, Ask, ClusterView, Procedure, ask, ask_all
 from millrace.core.projection import Projection, ReconfigureReason
 from millrace.types import Epoch, LogId, NodeId, NodeInfo, Role
 
@@ -21,7 +21,7 @@ CLOSE_ENOUGH = 1_024  # Positions left for the reconciliation to copy, while the
 
 
 class StepKind(Enum):
-    SHRINK = "shrink"  # Take dead nodes out of the chain.
+    SHRINK = "shrink"  # Take dead and incomplete nodes out of the chain.
     REPLACE_SEQUENCER = "replace_sequencer"
     GROW = "grow"  # Let a node learn, then add it.
 
@@ -86,9 +86,33 @@ def choose_learner(
     return next((node.id for node in ring if node.location not in racks), ring[0].id)
 
 
+def find_incomplete(projection: Projection) -> Procedure[Step | None]:
+    """The step that takes out members which lost what they held: wiped, or killed with blocks
+    only in memory, and back before anybody missed them.  Writers and readers of a busy log find
+    out by themselves; an idle log would only seem to have all its copies."""
+    asks = [Ask(node, Describe(projection.log)) for node in projection.chain]
+    answers = yield from ask_all(asks)
+    lost = tuple(
+        node
+        for node, answer in zip(projection.chain, answers, strict=True)
+        if isinstance(answer, Described) and _has_lost(answer, projection.epoch)
+    )
+    if not lost:
+        return None
+    reason = ReconfigureReason.INCOMPLETE
+    return Step(StepKind.SHRINK, projection.log, projection.epoch, lost, reason)
+
+
+def _has_lost(described: Described, epoch: Epoch) -> bool:
+    if described.epoch > epoch:
+        return False  # The chain is being changed.
+    return described.epoch < epoch or described.standing is not Standing.MEMBER
+
+
 def teach(projection: Projection, learner: NodeId) -> Procedure[Answer]:
     """Let `learner` copy the log until little is left; answers Learned, or what stopped it."""
-    request = Learn(projection.log, projection.epoch, projection.tail)
+    others = projection.chain[:-1]
+    request = Learn(projection.log, projection.epoch, projection.tail, others)
     before = 0
     rounds = 0
     while True:

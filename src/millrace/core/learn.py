@@ -12,10 +12,12 @@ from millrace.core.messages import (
     BeginLearn,
     Fetch,
     Fetched,
+    Found,
     Index,
     IndexPage,
     Learned,
     Message,
+    Read,
     Refusal,
     Refused,
     Revise,
@@ -27,7 +29,9 @@ from millrace.types import LSN_MAX, Block, Epoch, Extent, LogId, Lsn, NodeId
 FETCH_BYTES_MAX = 4 * 1024 * 1024
 
 
-def learn(log: LogId, epoch: Epoch, source: NodeId, me: NodeId) -> Procedure[Message]:
+def learn(
+    log: LogId, epoch: Epoch, source: NodeId, me: NodeId, others: Sequence[NodeId] = ()
+) -> Procedure[Message]:
     """Answers Learned, or the Refused that stopped it; starting again resumes."""
     begun = yield from ask(me, BeginLearn(log, epoch))
     if not isinstance(begun, Revised):
@@ -41,7 +45,9 @@ def learn(log: LogId, epoch: Epoch, source: NodeId, me: NodeId) -> Procedure[Mes
         end = min(end, page.readable_end)
         page_end = min(page.next_lsn, end)
         wanted = [extent for extent in page.extents if extent.first < end]
-        counts = yield from _level(log, epoch, source, me, at, page_end, wanted, page.trim_end)
+        counts = yield from _level(
+            log, epoch, (source, *others), me, at, page_end, wanted, page.trim_end
+        )
         if not isinstance(counts, tuple):
             return counts
         copied, removed = copied + counts[0], removed + counts[1]
@@ -71,7 +77,7 @@ def differences(
 def _level(
     log: LogId,
     epoch: Epoch,
-    source: NodeId,
+    sources: Sequence[NodeId],
     me: NodeId,
     first: Lsn,
     end: Lsn,
@@ -90,7 +96,14 @@ def _level(
     wanted = {extent.first for extent in missing}
     at = missing[0].first if missing else end
     while wanted:
-        answer = yield from ask(source, Fetch(log, epoch, at, end, FETCH_BYTES_MAX))
+        answer = yield from ask(sources[0], Fetch(log, epoch, at, end, FETCH_BYTES_MAX))
+        if isinstance(answer, Refused) and answer.reason is Refusal.CORRUPT:
+            damaged = next(extent for extent in theirs if at <= extent.last)
+            if damaged.first in wanted:
+                lsn = max(damaged.first, trim_end)
+                answer = yield from _fetch_elsewhere(log, epoch, sources[1:], lsn, answer)
+            else:
+                answer = Fetched((), Lsn(damaged.last + 1))
         if not isinstance(answer, Fetched):
             return _refused(answer)
         blocks = tuple(block for block in answer.blocks if block.first in wanted)
@@ -102,6 +115,17 @@ def _level(
             return Refused(Refusal.UNAVAILABLE, epoch, f"the source lost blocks above {at}")
         at = answer.next_lsn
     return len(missing), len(surplus)
+
+
+def _fetch_elsewhere(
+    log: LogId, epoch: Epoch, others: Sequence[NodeId], lsn: Lsn, refused: Refused
+) -> Procedure[Answer]:
+    """The block is damaged at the source, so it is committed: any other member's copy will do."""
+    for node in others:
+        answer = yield from ask(node, Read(log, epoch, lsn))
+        if isinstance(answer, Found):
+            return Fetched((answer.block,), answer.block.end)
+    return refused
 
 
 def _store(

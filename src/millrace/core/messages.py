@@ -109,7 +109,10 @@ class Bootstrap(Message, frozen=True):
 
 
 class Bootstrapped(Message, frozen=True):
+    """`since` is the first epoch that this process sequenced, without forgetting its count."""
+
     next_lsn: Lsn
+    since: Epoch = Epoch(0)
 
 
 # -- Chain node -------------------------------------------------------------------------------
@@ -235,11 +238,13 @@ class Fetched(Message, frozen=True):
 
 
 class Learn(Message, frozen=True):
-    """Become a copy of the committed prefix of the log as `source`, the tail, holds it."""
+    """Become a copy of the committed prefix of the log as `source`, the tail, holds it.  `others`
+    hold it too: they are asked for what is damaged at the source."""
 
     log: LogId
     epoch: Epoch
     source: NodeId
+    others: tuple[NodeId, ...] = ()
 
 
 class Learned(Message, frozen=True):

@@ -84,8 +84,8 @@ class NodeCore:
                 return self._chain_step(ticket, message)
             case Bootstrap(log, epoch, next_lsn):
                 return [Reply(ticket, self.sequencer(log).bootstrap(epoch, next_lsn))]
-            case Learn(log, epoch, source):
-                return [RunLearn(ticket, log, epoch, source)]
+            case Learn(log, epoch, source, others):
+                return [RunLearn(ticket, log, epoch, source, others)]
             case Drop(log):
                 return self._drop(ticket, log)
         detail = f"a node does not answer {type(message).__name__}"

@@ -32,6 +32,7 @@ class FailureKind(Enum):
     CONNECT = "connect"
     LOST = "lost"
     TIMED_OUT = "timed_out"
+    METADATA = "metadata"  # The repository does not answer.
 
 
 class Failure(msgspec.Struct, frozen=True):

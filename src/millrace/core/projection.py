@@ -29,7 +29,9 @@ class ReconfigureReason(Enum):
 
 class Projection(msgspec.Struct, frozen=True):
     """`previous` is the epoch this one directly follows: what a node acknowledged there and
-    still belongs to the chain, it still holds."""
+    still belongs to the chain, it still holds.  `issuing_since` is the first epoch of the present
+    sequencer's count: a position issued before it may lie below what was acknowledged since, so
+    nothing new is written there (G8)."""
 
     log: LogId
     epoch: Epoch
@@ -40,6 +42,7 @@ class Projection(msgspec.Struct, frozen=True):
     reason: ReconfigureReason = ReconfigureReason.CREATED
     is_sealed: bool = False  # For good: no more appends.
     changes: int = 0  # Reconfigurations since the log was created.
+    issuing_since: Epoch = Epoch(0)
 
     @property
     def head(self) -> NodeId:

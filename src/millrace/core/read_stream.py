@@ -125,6 +125,7 @@ ReadEffect = (
 )
 
 NO_EPOCH = Epoch(0)
+QUIET_CHECKS_PER_LOOKUP = 4  # A reader that has nothing to read looks up the chain so rarely.
 _GAP_KINDS = {EntryKind.HOLE: GapKind.HOLE, EntryKind.LOSS: GapKind.DATALOSS}
 
 
@@ -158,6 +159,7 @@ class ReadStream:
         self._granted_bytes = 0
         self._last_reason = RewindReason.OPENED
         self._is_retry_set = False  # In phase PROJECTION: the timer, not an answer, is due.
+        self._quiet_checks = 0  # Looks for a hole, one after another, that found none.
 
     # -- Events -------------------------------------------------------------------------------
 
@@ -167,6 +169,8 @@ class ReadStream:
         return self._need_projection(NeedProjection(NO_EPOCH, RewindReason.OPENED))
 
     def projected(self, answer: Projection | Failure) -> list[ReadEffect]:
+        if self.phase is ReadPhase.TAIL:
+            return self._move_on(answer)
         if self.phase is not ReadPhase.PROJECTION:
             return []
         if isinstance(answer, Failure):
@@ -252,7 +256,23 @@ class ReadStream:
         if isinstance(result, ChainTrouble):
             return self._trouble(result)
         self.phase = ReadPhase.TAIL
-        return [SetTimer(self._settings.hole_check_ms)]
+        self._quiet_checks += 1
+        timer = SetTimer(self._settings.hole_check_ms)
+        if self._quiet_checks % QUIET_CHECKS_PER_LOOKUP:
+            return [timer]
+        # The chain may have gone on without this tail and its sequencer, who were not sealed
+        # because nobody could reach them: they would say "nothing new" for ever.
+        return [timer, NeedProjection(NO_EPOCH, self._last_reason)]
+
+    def _move_on(self, answer: Projection | Failure) -> list[ReadEffect]:
+        assert self.projection is not None
+        if isinstance(answer, Failure) or answer.epoch <= self.projection.epoch:
+            return []
+        self.rewinds[RewindReason.EPOCH] = self.rewinds.get(RewindReason.EPOCH, 0) + 1
+        self._last_reason = RewindReason.EPOCH
+        stop = self._stop_sender()
+        self.projection = answer
+        return stop + self._start(answer)
 
     def copied(self, lsn: Lsn, block: Block | None) -> list[ReadEffect]:
         """An answer to NeedCopy; None: no other node has it."""

@@ -33,6 +33,7 @@ from millrace.core.procedure import (
     Answer,
     Ask,
     ClusterView,
+    DeadlinePassed,
     Failure,
     FailureKind,
     ListNodes,
@@ -83,27 +84,30 @@ class _TryAgain(msgspec.Struct, frozen=True):
 def reconfigure(
     change: Change, proposer: Token, make_junk: MakeJunk
 ) -> Procedure[Projection | Failure]:
-    floor, detail = Epoch(0), "no attempt was made"
-    for attempt in range(RECONFIGURE_ATTEMPTS_MAX):
-        if attempt:
-            yield Pause(min(BACKOFF_MS << attempt, BACKOFF_MS_MAX))
-        read: tuple[Projection | None, int] | Failure = yield ReadProjection(change.log)
-        if isinstance(read, Failure):
-            detail = read.detail
-            continue
-        current, version = read
-        if current is None:
-            return Failure(FailureKind.UNKNOWN_NODE, f"log {change.log} has no projection")
-        has_moved = change.only_from is not None and current.epoch > change.only_from
-        if has_moved and current.epoch >= floor:
-            # The loser adopts the winner's, also when both were after the same epoch.
-            return current
-        result = yield from _attempt(change, current, version, floor, proposer, make_junk)
-        if isinstance(result, Projection):
-            return result
-        floor, detail = max(floor, result.floor), result.detail
-        yield from note("reconfigure.again", log=change.log, detail=detail)
-    return Failure(FailureKind.TIMED_OUT, detail)
+    floor, trouble = Epoch(0), Failure(FailureKind.TIMED_OUT, "no attempt was finished")
+    try:
+        for attempt in range(RECONFIGURE_ATTEMPTS_MAX):
+            if attempt:
+                yield Pause(min(BACKOFF_MS << attempt, BACKOFF_MS_MAX))
+            read: tuple[Projection | None, int] | Failure = yield ReadProjection(change.log)
+            if isinstance(read, Failure):
+                trouble = read
+                continue
+            current, version = read
+            if current is None:
+                return Failure(FailureKind.UNKNOWN_NODE, f"log {change.log} has no projection")
+            has_moved = change.only_from is not None and current.epoch > change.only_from
+            if has_moved and current.epoch >= floor:
+                # The loser adopts the winner's, also when both were after the same epoch.
+                return current
+            result = yield from _attempt(change, current, version, floor, proposer, make_junk)
+            if isinstance(result, Projection):
+                return result
+            floor, trouble = max(floor, result.floor), Failure(FailureKind.TIMED_OUT, result.detail)
+            yield from note("reconfigure.again", log=change.log, detail=result.detail)
+    except DeadlinePassed:
+        return Failure(trouble.kind, f"no new chain in time: {trouble.detail}")
+    return trouble
 
 
 def _attempt(
@@ -135,7 +139,10 @@ def _attempt(
     appointed = yield from _appoint(change, current, epoch, end)
     if isinstance(appointed, _TryAgain):
         return appointed
-    sequencer, next_lsn = appointed
+    sequencer, bootstrapped = appointed
+    next_lsn = bootstrapped.next_lsn
+    # The count goes on if its keeper is the same and has not forgotten it since.
+    goes_on = sequencer == current.sequencer and bootstrapped.since <= current.epoch
     if members.is_lossy and next_lsn > end:
         # The sequencer remembers more than anybody holds: that may have been acknowledged.
         trouble = yield from mark_lost(
@@ -153,6 +160,7 @@ def _attempt(
         reason=change.reason,
         is_sealed=current.is_sealed or change.seal_for_good,
         changes=current.changes + 1,
+        issuing_since=current.issuing_since if goes_on else epoch,
     )
     replaced: bool | Failure = yield ReplaceProjection(projection, version)
     if replaced is not True:
@@ -210,7 +218,7 @@ def _admit(log: LogId, epoch: Epoch, members: _Members) -> Procedure[str | None]
 
 def _appoint(
     change: Change, current: Projection, epoch: Epoch, next_lsn: Lsn
-) -> Procedure[tuple[NodeId, Lsn] | _TryAgain]:
+) -> Procedure[tuple[NodeId, Bootstrapped] | _TryAgain]:
     view: ClusterView | Failure = yield ListNodes()
     if isinstance(view, Failure):
         return _TryAgain(epoch, view.detail)
@@ -222,12 +230,12 @@ def _appoint(
 
 def _bootstrap_first(
     log: LogId, candidates: Sequence[NodeId], epoch: Epoch, next_lsn: Lsn
-) -> Procedure[tuple[NodeId, Lsn] | _TryAgain]:
-    """The first that serves the epoch, and the position it begins at."""
+) -> Procedure[tuple[NodeId, Bootstrapped] | _TryAgain]:
+    """The first that serves the epoch, and where it begins."""
     for node in candidates:
         answer = yield from ask(node, Bootstrap(log, epoch, next_lsn), SEAL_TIMEOUT_MS)
         if isinstance(answer, Bootstrapped):
-            return node, answer.next_lsn
+            return node, answer
         if isinstance(answer, Refused) and answer.reason is Refusal.EPOCH:
             return _TryAgain(answer.epoch, f"the sequencer is at epoch {answer.epoch}")
     return _TryAgain(epoch, f"no sequencer answers; asked {list(candidates)}")
@@ -254,7 +262,7 @@ def create(
     appointed = yield from _bootstrap_first(log, candidates, epoch, Lsn(1))
     if isinstance(appointed, _TryAgain):
         return Failure(FailureKind.LOST, appointed.detail)
-    projection = Projection(log, epoch, chain, appointed[0], replication)
+    projection = Projection(log, epoch, chain, appointed[0], replication, issuing_since=epoch)
     replaced: bool | Failure = yield ReplaceProjection(projection, 0)
     if replaced is not True:
         return Failure(FailureKind.LOST, "the projection of a new log exists already")

@@ -20,6 +20,7 @@ from millrace.types import LSN_MAX, NO_LSN, Epoch, Lsn
 class Sequencer:
     def __init__(self) -> None:
         self.epoch = Epoch(0)
+        self.since = Epoch(0)  # The first epoch served: the count has no gap since.
         self.next_lsn = Lsn(1)
         self._recent: deque[Lsn] = deque(maxlen=RECENT_RANGES_MAX)  # First of each issued range.
 
@@ -27,10 +28,11 @@ class Sequencer:
         if epoch < self.epoch:
             return Refused(Refusal.EPOCH, self.epoch, "the sequencer is ahead")
         self.epoch = epoch
+        self.since = self.since or epoch
         if next_lsn > self.next_lsn:  # Keeps I3.  Also for an epoch with two proposers.
             self.next_lsn = next_lsn
             self._recent.clear()
-        return Bootstrapped(self.next_lsn)
+        return Bootstrapped(self.next_lsn, self.since)
 
     def next(self, epoch: Epoch, count: int) -> Message:
         if epoch != self.epoch:

@@ -3,7 +3,7 @@
 A node receives a block into fresh memory, LMDB copies it into its own, both are freed a moment
 later.  With the system's defaults every such round returns the pages to the kernel and gets
 zeroed ones back, which costs more than everything else a node does with the block: on the machine
-of `docs/design/performance.md` append throughput grows by more than half with these settings.
+of `docs/design/0002-performance.md` append throughput grows by more than half with these settings.
 """
 
 import ctypes

@@ -108,10 +108,7 @@ class ProcedureRunner:
         """Run a reconfiguration that nobody else may share."""
         self._proposals += 100  # Room for the attempts of one reconfiguration.
         proposer = Token(self._client, self._proposals)
-        try:
-            result = await self.run(reconfigure(change, proposer, self._make_junk), timeout_ms)
-        except DeadlinePassed:
-            return Failure(FailureKind.TIMED_OUT, "no new chain in time")
+        result = await self.run(reconfigure(change, proposer, self._make_junk), timeout_ms)
         if isinstance(result, Projection):
             self._seen(result)
         return result
@@ -188,7 +185,7 @@ class ProcedureRunner:
         try:
             return await operation
         except MetadataUnavailable as error:
-            return Failure(FailureKind.LOST, str(error))
+            return Failure(FailureKind.METADATA, str(error))
 
     def _note(self, event: str, fields: dict[str, object]) -> None:
         logger.info(event, extra={"fields": fields})

@@ -194,8 +194,10 @@ class Session(asyncio.BufferedProtocol):
         queue.put(buffers, release)
         self._counters.frames_out += 1
         if not self._is_in_callback and not self._is_flush_due and queue.wants_flush:
+            # The first frame of a turn leaves at once, whatever follows it leaves together.
             self._is_flush_due = True
             self._loop.call_soon(self._flush)
+            queue.flush()
         if queue.waiting_bytes > self._settings.send_buffer_bytes_high:
             self.is_writable = False
             if queue.waiting_bytes > self._settings.send_buffer_bytes_max:

@@ -49,7 +49,7 @@ class ChainMachine(Machine):
 
     def commands(self) -> list[Command]:
         actions = [
-            ("client NAME ACTION, where ACTION is one of " + "; ".join(CLIENT_ACTIONS), self._act),
+            ("client NAME ACTION", self._act),
             ("fail NODE", self._set_health(Health.FAILED)),
             ("hang NODE", self._set_health(Health.HANGS)),
             ("mute NODE", self._set_health(Health.MUTE)),

@@ -72,7 +72,7 @@ class ScenarioNode:
         return True
 
     def _run_learn(self, order: RunLearn) -> None:
-        running = learn(order.log, order.epoch, order.source, self.id)
+        running = learn(order.log, order.epoch, order.source, self.id, order.others)
         name = w.show_node(self.id)
         effect = next(running)
         while True:
@@ -125,7 +125,7 @@ class Cluster:
     def read_projection(self, who: str) -> tuple[Projection | None, int] | p.Failure:
         self.say(f"{who} -> MR get")
         if not self.is_metadata_up:
-            return self._no_answer(who, "MR", p.FailureKind.TIMED_OUT)
+            return self._no_answer(who, "MR", p.FailureKind.METADATA)
         shown = "nothing" if self.projection is None else w.show_projection(self.projection)
         self.say(f"MR -> {who} {shown}")
         return self.projection, self.version
@@ -135,7 +135,7 @@ class Cluster:
     ) -> bool | p.Failure:
         self.say(f"{who} -> MR replace {w.show_projection(projection)}")
         if not self.is_metadata_up:
-            return self._no_answer(who, "MR", p.FailureKind.TIMED_OUT)
+            return self._no_answer(who, "MR", p.FailureKind.METADATA)
         if expected != self.version:
             self.say(f"MR -> {who} conflict")
             return False

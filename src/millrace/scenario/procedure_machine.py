@@ -9,7 +9,7 @@ from typing import Any
 from millrace.codec import blocks
 from millrace.core import procedure as p
 from millrace.core.append import Append
-from millrace.core.keeper import plan, teach
+from millrace.core.keeper import find_incomplete, plan, teach
 from millrace.core.learn import learn
 from millrace.core.projection import Projection
 from millrace.core.reconfigure import create, reconfigure
@@ -247,6 +247,7 @@ class KeeperMachine(ProcedureMachine):
     def starts(self) -> list[Command]:
         return [
             Command("plan NODE,... [live NODE,...] [unusable NODE,...]", self._plan),
+            Command("find-incomplete", self._find_incomplete),
             Command("teach NODE", self._teach),
         ]
 
@@ -254,10 +255,10 @@ class KeeperMachine(ProcedureMachine):
         view = take_view(words)
         unusable = words.parse("nodes", w.parse_nodes) if words.option("unusable") else ()
         steps = plan([self._projection], view, unusable)
-        return [
-            f"{step.kind.value} {w.show_nodes(step.nodes)} reason {step.reason.value}"
-            for step in steps
-        ] or ["leave it"]
+        return [show_result(step) for step in steps] or ["leave it"]
+
+    def _find_incomplete(self, words: Words) -> list[str]:
+        return self.start(find_incomplete(self._projection))
 
     def _teach(self, words: Words) -> list[str]:
         learner = words.parse("a node such as SN4", w.parse_node)

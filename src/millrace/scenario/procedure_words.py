@@ -4,6 +4,7 @@ from typing import assert_never
 
 from millrace.core import procedure as p
 from millrace.core.append import Append, Appended, AppendUnknown, NotAppended
+from millrace.core.keeper import Step
 from millrace.core.messages import Message
 from millrace.core.projection import Projection, ReconfigureReason
 from millrace.core.reconfigure import Change
@@ -127,6 +128,8 @@ def show_result(result: object) -> str:
         case ChainTrouble(node, cause, epoch):
             why = "" if cause is None else f" {cause.value}"
             return f"trouble with {w.show_node(node)}{why}" + (f" epoch {epoch}" if epoch else "")
+        case Step(kind, _, _, nodes, reason):
+            return f"{kind.value} {w.show_nodes(nodes)} reason {reason.value}"
         case Projection():
             return f"projection {w.show_projection(result)}"
         case p.Failure(kind):

@@ -144,7 +144,7 @@ SHAPES: Final = tuple(
             _bare("last", _LSN),
             _range("range_first", "range_last", keyword="in", kind=_RUN, default=(0, 0)),
         ),
-        ("bootstrapped", m.Bootstrapped, _bare("next_lsn", _LSN)),
+        ("bootstrapped", m.Bootstrapped, _bare("next_lsn", _LSN), _key("since", _NUMBER, 0)),
         ("written", m.Written),
         ("filled", m.Filled),
         ("found", m.Found, _bare("block", _BLOCK)),
@@ -225,7 +225,7 @@ SHAPES: Final = tuple(
 )  # fmt: skip
 BY_WORD: Final = {shape.word: shape for shape in SHAPES}
 _BY_TYPE: Final = {shape.message: shape for shape in SHAPES}
-FAILS_USAGE: Final = "fails unknown_node|connect|lost|timed_out"
+FAILS_USAGE: Final = "fails " + "|".join(kind.value for kind in FailureKind)
 
 
 def show(message: m.Message) -> str:

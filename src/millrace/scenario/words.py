@@ -20,7 +20,7 @@ from millrace.types import (
 
 LOG = LogId(1)
 FIRST_SEQUENCER = 100  # SQ is node 100, SQ2 node 101: they stand apart from SN1, SN2, ...
-BLOCK_EPOCH = Epoch(1)
+FIRST_EPOCH = Epoch(1)
 
 _BLOCK = re.compile(r"(\d+)(?:\.\.(\d+))?(?:=([^@]*)|!(hole|loss))?(?:@(\d+)\.(\d+))?")
 _RANGE = re.compile(r"\[(\d+),(\d*)\)")
@@ -50,7 +50,7 @@ def parse_block(word: str) -> Block:
 
 def place_values(values: list[str], first: Lsn, token: Token) -> Block:
     body = blocks.draft([value.encode() for value in values], timestamps_us=0, compress=False)
-    return blocks.place(body, LOG, BLOCK_EPOCH, first, token)
+    return blocks.place(body, LOG, FIRST_EPOCH, first, token)
 
 
 def show_block(block: Block) -> str:
@@ -148,14 +148,16 @@ def show_nodes(nodes: tuple[NodeId, ...]) -> str:
 
 
 PROJECTION_USAGE = (
-    "epoch E chain SN1->SN2 sequencer SQ [replication R] [previous E] [reason REASON] [sealed]"
+    "epoch E chain SN1->SN2 sequencer SQ [replication R] [previous E] [reason REASON] "
+    "[issuing E] [sealed]"
 )
 
 
 def take_projection(words: Words) -> Projection:
     """The rest of a line that describes a projection."""
     epoch = chain = sequencer = None
-    replication, previous, reason, is_sealed = None, Epoch(0), ReconfigureReason.CREATED, False
+    replication, previous, issuing_since = None, Epoch(0), Epoch(0)
+    reason, is_sealed = ReconfigureReason.CREATED, False
     while words:
         match words.take(PROJECTION_USAGE):
             case "epoch":
@@ -170,6 +172,8 @@ def take_projection(words: Words) -> Projection:
                 previous = Epoch(words.number("an epoch"))
             case "reason":
                 reason = words.parse("a reason", ReconfigureReason)
+            case "issuing":
+                issuing_since = Epoch(words.number("an epoch"))
             case "sealed":
                 is_sealed = True
             case word:
@@ -177,7 +181,15 @@ def take_projection(words: Words) -> Projection:
     if epoch is None or chain is None or sequencer is None:
         words.fail(f"expected {PROJECTION_USAGE}")
     return Projection(
-        LOG, epoch, chain, sequencer, replication or len(chain), previous, reason, is_sealed
+        LOG,
+        epoch,
+        chain,
+        sequencer,
+        replication or len(chain),
+        previous,
+        reason,
+        is_sealed,
+        issuing_since=issuing_since,
     )
 
 
@@ -188,4 +200,6 @@ def show_projection(projection: Projection) -> str:
     )
     if projection.previous:
         text += f" previous {projection.previous} reason {projection.reason.value}"
+    if projection.issuing_since > FIRST_EPOCH:
+        text += f" issuing {projection.issuing_since}"
     return text + (" sealed" if projection.is_sealed else "")

@@ -1,4 +1,7 @@
-"""What every node does for itself now and then: free copies that nobody needs, tell when full.
+"""What every node does for itself now and then: free what nobody needs, tell when full.
+
+A trim goes to the members of a chain.  A node that left a chain, perhaps because it was full,
+trims its copy here: else it would stay full and could never return.
 
 I1  A copy is dropped only when its log was deleted, or when its chain has all its members
     without this node and has had them for a while (C5: a node joins only by sync, so the old
@@ -9,7 +12,7 @@ import asyncio
 import logging
 
 from millrace.config import KeeperSettings
-from millrace.core.messages import Drop
+from millrace.core.messages import Drop, Trim
 from millrace.core.projection import Projection
 from millrace.errors import MetadataUnavailable, UnreadableMetadata
 from millrace.meta import keys
@@ -46,18 +49,36 @@ class Housekeeping:
         round_number = 0
         while True:
             try:
-                await self._membership.set_full(self._shell.store.usage().is_full)
-                if round_number % ROUNDS_PER_CHECK == 0:
-                    await self._drop_surplus()
+                is_full = self._shell.store.usage().is_full
+                await self._membership.set_full(is_full)
+                if is_full or round_number % ROUNDS_PER_CHECK == 0:
+                    await self._free()
             except (MetadataUnavailable, LeaseExpired, UnreadableMetadata) as error:
                 logger.info("housekeeping.waiting", extra={"fields": {"detail": str(error)}})
             round_number += 1
             await asyncio.sleep(CHECK_FULL_S)
 
-    async def _drop_surplus(self) -> None:
+    async def _free(self) -> None:
+        projections = {each.log: each for each in await self._directory.projections()}
+        await self._trim_outside(projections)
+        await self._drop_surplus(projections)
+
+    async def _trim_outside(self, projections: dict[LogId, Projection]) -> None:
+        trims, _ = await self._directory.repository.list(keys.TRIMS.prefix)
+        for entry in trims:
+            log = keys.TRIMS.id_of(entry.key)
+            projection = projections.get(log)
+            is_mine = log in self._shell.store.logs()
+            if not is_mine or projection is None or self._node in projection.chain:
+                continue
+            chain = self._shell.core.chain(log)
+            end = min(keys.TRIMS.decode(entry).end, chain.taken.end)
+            if end > chain.taken.trim_end:
+                self._shell.handle(LOCAL_SESSION, 0, Trim(log, chain.fence.epoch, end))
+
+    async def _drop_surplus(self, projections: dict[LogId, Projection]) -> None:
         repository = self._directory.repository
         next_id = keys.NEXT_LOG_ID.find(await repository.get(keys.NEXT_LOG_ID.key)) or 0
-        projections = {each.log: each for each in await self._directory.projections()}
         now_s = asyncio.get_running_loop().time()
         for log in self._shell.store.logs():
             if not self._is_surplus(projections.get(log), log < next_id):

@@ -10,7 +10,7 @@ import time
 from functools import partial
 
 from millrace.config import KeeperSettings
-from millrace.core.keeper import Step, StepKind, plan, teach
+from millrace.core.keeper import Step, StepKind, find_incomplete, plan, teach
 from millrace.core.messages import Learned, Refusal, Refused
 from millrace.core.procedure import DeadlinePassed, Failure
 from millrace.core.projection import Projection, ReconfigureReason
@@ -27,6 +27,7 @@ from millrace.types import LogAttributes, LogId, NodeId
 STEPS_AT_ONCE = 4
 STEP_TIMEOUT_MS = 900_000
 TRIM_TIMEOUT_MS = 10_000
+CHECK_TIMEOUT_MS = 4_000
 
 logger = logging.getLogger("millrace")
 
@@ -93,14 +94,29 @@ class KeeperLoop:
         for step in plan(projections, view, full):
             if len(self._busy) >= STEPS_AT_ONCE:
                 break
-            if step.log not in self._busy:
-                task = asyncio.create_task(self._take(step, by_log[step.log]))
-                self._busy[step.log] = task
-                task.add_done_callback(partial(self._step_ended, step.log))
+            self._begin(step, by_log[step.log])
         now_s = asyncio.get_running_loop().time()
         if now_s - self._retained_s >= self._settings.retention_interval_ms / 1000:
             self._retained_s = now_s
+            await self._find_incomplete(projections)
             await self._apply_retention(by_log)
+
+    def _begin(self, step: Step, projection: Projection) -> None:
+        if step.log not in self._busy:
+            task = asyncio.create_task(self._take(step, projection))
+            self._busy[step.log] = task
+            task.add_done_callback(partial(self._step_ended, step.log))
+
+    async def _find_incomplete(self, projections: list[Projection]) -> None:
+        for projection in projections:
+            if projection.log in self._busy or len(self._busy) >= STEPS_AT_ONCE:
+                continue
+            try:
+                step = await self._runner.run(find_incomplete(projection), CHECK_TIMEOUT_MS)
+            except DeadlinePassed:
+                continue
+            if step is not None:
+                self._begin(step, projection)
 
     def _step_ended(self, log: LogId, task: asyncio.Task[None]) -> None:
         self._busy.pop(log, None)

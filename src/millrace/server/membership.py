@@ -15,6 +15,9 @@ from millrace.meta import keys
 from millrace.meta.contract import ANY_VERSION, Conflict, LeaseExpired, Repository
 from millrace.types import NodeInfo
 
+LEASES_WAITED = 2  # Leases of a repository that has just restarted begin anew.
+FORMER_CHECK_S = 0.1
+
 logger = logging.getLogger("millrace")
 
 
@@ -47,16 +50,27 @@ class Membership:
 
     async def register(self) -> None:
         """Be known and alive; raises BadConfiguration if another instance has this id."""
-        entry = await self._repository.get(keys.LIVE.key(self._info.id))
-        other = keys.LIVE.find(entry)
-        if other is not None and other.instance != self._info.instance:
-            raise BadConfiguration(
-                f"node {self._info.id} is alive with another data directory "
-                f"({other.instance}): give this one another id"
-            )
+        await self._wait_for_the_former()
         value = keys.NODES.encode(self._info)
         await self._repository.set(keys.NODES.key(self._info.id), value, ANY_VERSION)
         await self._announce()
+
+    async def _wait_for_the_former(self) -> None:
+        """Keeps I2.  A node that was killed and lost its disk finds its former self, which counts
+        as alive until its lease ends; only one that stays alive is another node."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + LEASES_WAITED * self._ttl_ms / 1000
+        while True:
+            entry = await self._repository.get(keys.LIVE.key(self._info.id))
+            other = keys.LIVE.find(entry)
+            if other is None or other.instance == self._info.instance:
+                return
+            if loop.time() >= deadline_s:
+                raise BadConfiguration(
+                    f"node {self._info.id} is alive with another data directory "
+                    f"({other.instance}): give this one another id"
+                )
+            await asyncio.sleep(FORMER_CHECK_S)
 
     async def keep(self) -> None:
         """Renew the lease for ever; a repository that is away is waited for."""
@@ -72,10 +86,13 @@ class Membership:
 
     async def set_full(self, is_full: bool) -> None:
         if is_full != self._live.is_full:
-            self._live = keys.LiveNode(
-                self._live.id, self._live.instance, self._live.started_ms, is_full
-            )
-            await self._set_live()
+            before = self._live
+            self._live = keys.LiveNode(before.id, before.instance, before.started_ms, is_full)
+            try:
+                await self._set_live()
+            except (MetadataUnavailable, LeaseExpired):
+                self._live = before  # Not told yet: the next round tells it.
+                raise
 
     async def leave(self) -> None:
         """Stop being alive at once instead of after the lease."""

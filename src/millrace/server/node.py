@@ -253,7 +253,7 @@ class Node:
         task.add_done_callback(self._task_ended)
 
     async def _learn(self, order: RunLearn) -> None:
-        procedure = learn(order.log, order.epoch, order.source, self.id)
+        procedure = learn(order.log, order.epoch, order.source, self.id, order.others)
         try:
             answer = await self._runner.run(procedure, LEARN_TIMEOUT_MS)
         except DeadlinePassed:

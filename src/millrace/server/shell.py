@@ -28,7 +28,7 @@ from millrace.core.effects import (
     StoreBlock,
     TrimLog,
 )
-from millrace.core.messages import Blocks, Fill, Message, Refusal, Revise, Write
+from millrace.core.messages import Blocks, Fill, Message, Refusal, Refused, Revise, Write
 from millrace.core.node import NodeCore
 from millrace.errors import CorruptBlock
 from millrace.server import answers
@@ -140,6 +140,8 @@ class NodeShell:
         | AnswerDescribe,
     ) -> None:
         message, release = answers.answer(self.store, effect)
+        if isinstance(message, Refused) and message.reason is Refusal.CORRUPT:
+            self.corrupt_blocks += 1
         self._outbox.answer(*effect.ticket, message, release)
 
     def _refuse_when_full(self) -> Refusal | None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 class Atlas:
     def __init__(self, world: "World") -> None:
         self._world = world
+        self.gone: set[int] = set()  # Nodes that will not come back.
 
     def may_lose_disk(self, node: "Node") -> bool:
         return all(self._may_lose(node, log) for log in self._world.log_ids)
@@ -65,11 +66,9 @@ class Atlas:
 
     def _is_whole(self, node: "Node", log: LogId, projection: Projection) -> bool:
         stored = node.disk.logs.get(log)
-        if stored is None or node.disk.rotten.get(log):
+        if stored is None or node.disk.rotten.get(log) or node.number in self.gone:
             return False
         is_member = stored.fence.standing is Standing.MEMBER
-        return (
-            is_member
-            and stored.fence.epoch >= projection.epoch
-            and (node.is_up or not stored.is_volatile)
-        )
+        if not is_member or stored.fence.epoch < projection.epoch:
+            return False
+        return not self.is_volatile(node, log) or (node.is_up and not node.is_disk_full)

@@ -8,6 +8,7 @@ reconfiguration at a time runs for each log, others waiting for its outcome.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from millrace.codec.blocks import junk
@@ -161,9 +162,7 @@ class Driver:
                 resume(answers)
 
         for at, ask in enumerate(asks):
-            self.process.ask(
-                ask.node, ask.message, ask.timeout_ms, lambda answer, at=at: answered(at, answer)
-            )
+            self.process.ask(ask.node, ask.message, ask.timeout_ms, partial(answered, at))
 
     # -- The repository -------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ many seeds can prove that every fault happened.  What must not be destroyed is a
 """
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -168,7 +169,7 @@ class Nemesis:
             return False
         for node in members:
             node.crash(is_silent=self._rng.random() < 0.5)
-            self._lasts(SECOND, lambda node=node: self._start(node))
+            self._lasts(SECOND, partial(self._start, node))
         return True
 
     # -- Network --------------------------------------------------------------------------------
@@ -247,9 +248,11 @@ class Nemesis:
 
     def _full_disk(self) -> bool:
         node = self._rng.choice(self._world.nodes)
-        if node.disk.capacity_bytes != self._world.disk_bytes:
+        if node.is_disk_full or not self._atlas.may_crash(node):
             return False
-        node.disk.capacity_bytes = node.disk.used_bytes + int(self._rng.random() * 500)
+        # What waits in memory when the disk fills up is lost.  More must not follow unasked.
+        slack = 500 if self._world.shape.memory_share == 0 else 0
+        node.disk.capacity_bytes = node.disk.used_bytes + int(self._rng.random() * slack)
         node.trace("disk is full")
 
         def room_again() -> None:

@@ -104,12 +104,10 @@ class Ledger:
         holders.setdefault((block.first, block.checksum), set()).add(node)
 
     def wiped(self, node: NodeId) -> None:
-        """A node without a disk has no fence to keep and holds nothing."""
+        """A node without a disk has no fence to keep.  What it held counts all the same: an
+        append may be acknowledged between the loss and its discovery."""
         for key in [key for key in self._fences if key[0] == node]:
             del self._fences[key]
-        for truth in self.logs.values():
-            for holders in (*truth.holders.values(), *truth.durable_holders.values()):
-                holders.discard(node)
 
     def sealed(self, node: NodeId, log: LogId, epoch: Epoch) -> None:
         key = (node, log)

@@ -16,6 +16,7 @@ from millrace.core.messages import (
     Learned,
     Message,
     MetaEntry,
+    MetaGet,
     MetaGrant,
     MetaKeepAlive,
     MetaLease,
@@ -23,6 +24,7 @@ from millrace.core.messages import (
     MetaListing,
     MetaSet,
     Next,
+    Refusal,
     Refused,
     Seal,
     Sealed,
@@ -30,7 +32,7 @@ from millrace.core.messages import (
     Written,
 )
 from millrace.core.procedure import Answer, ClusterView, Failure, ListNodes
-from millrace.core.projection import Projection
+from millrace.core.projection import Projection, ReconfigureReason
 from millrace.core.reconfigure import Change
 from millrace.meta.keys import KEEPER, LIVE, PROJECTIONS, Keeper, LiveNode
 from millrace.server.shell import NodeShell, Release
@@ -75,6 +77,7 @@ class Node(Process):
         self.store.commit_us += self.slow_us
         self.store.on_put = lambda block: self.world.ledger.held(self.node, block)
         self.shell = NodeShell(self.store, self, self._run_learn)
+        self.store.on_dirty = self._dirtied
         self.driver = Driver(self)
         self.is_keeper = False
         self._sessions = {}
@@ -85,6 +88,10 @@ class Node(Process):
         self._hold_lease()
         self.later(int(self.rng.random() * shape.keeper_ms * MS), self._keep)
 
+    def _dirtied(self, log: LogId) -> None:
+        self.world.count("store.dirtied")
+        self.shell.core.dirtied(log)
+
     def on_crash(self) -> None:
         kept = self.store.crash(self.disk_rng)
         if kept:
@@ -94,6 +101,10 @@ class Node(Process):
         """End in order: everything durable, nothing DIRTY."""
         self.store.close()
         self.crash()
+
+    @property
+    def is_disk_full(self) -> bool:
+        return self.disk.capacity_bytes != self.world.disk_bytes
 
     def wipe(self) -> None:
         assert not self.is_up
@@ -175,7 +186,7 @@ class Node(Process):
 
     def _run_learn(self, order: RunLearn) -> None:
         self.world.count("learn.begun")
-        procedure = learn(order.log, order.epoch, order.source, self.node)
+        procedure = learn(order.log, order.epoch, order.source, self.node, order.others)
         self.driver.start(procedure, lambda message: self.answer(*order.ticket, message))
 
     # -- Lease and keeper -----------------------------------------------------------------------
@@ -205,20 +216,26 @@ class Node(Process):
     def _keep(self) -> None:
         """One round as keeper, or an attempt to become it."""
         self.later(self.world.shape.keeper_ms * MS, self._keep)
-        if self._keeping or not self._lease:
+        if not self._keeping and self._lease:
+            self.ask(METADATA_NUMBER, MetaGet(KEEPER.key), 0, self._look_who)
+
+    def _look_who(self, answer: Answer) -> None:
+        self.is_keeper = False
+        if not isinstance(answer, MetaEntry) or self._keeping:
             return
-        if self.is_keeper:
-            self._keeping = 1
-            self.driver.perform(ListNodes(), self._viewed)
-        else:
+        keeper = KEEPER.find(_entry(answer))
+        if keeper is None:
             take = MetaSet(KEEPER.key, KEEPER.encode(Keeper(self.node)), 0, self._lease)
             self.ask(METADATA_NUMBER, take, 0, self._took_office)
+        elif keeper.node == self.node and answer.lease == self._lease:
+            self.is_keeper = True
+            self._keeping = 1
+            self.driver.perform(ListNodes(), self._viewed)
 
     def _took_office(self, answer: Answer) -> None:
         if isinstance(answer, MetaEntry):
             self.trace("is keeper")
             self.world.count("keeper.elected")
-            self.is_keeper = True
 
     def _viewed(self, view: ClusterView | Failure) -> None:
         if isinstance(view, Failure):
@@ -237,14 +254,27 @@ class Node(Process):
             return
         projections = [PROJECTIONS.decode(_entry(entry)) for entry in listing.entries]
         full = [node.node for node in self.world.nodes if node.disk.room_bytes <= 0]
-        for step in keeper.plan(projections, view, full):
-            projection = next(one for one in projections if one.log == step.log)
+        steps = {step.log: step for step in keeper.plan(projections, view, full)}
+        for projection in projections:
             self._keeping += 1
-            self._take_step(step, projection)
+            step = steps.get(projection.log)
+            if step is not None:
+                self._take_step(step, projection)
+            else:
+                self._look_for_losses(projection)
+
+    def _look_for_losses(self, projection: Projection) -> None:
+        def found(step: keeper.Step | None) -> None:
+            if step is None:
+                self._keeping -= 1
+            else:
+                self._take_step(step, projection)
+
+        self.driver.start(keeper.find_incomplete(projection), found)
 
     def _take_step(self, step: keeper.Step, projection: Projection) -> None:
         self.world.count(f"keeper.{step.kind.value}")
-        self.trace(f"keeper: {step.kind.value} log {step.log} {step.nodes}")
+        self._say(f"{step.kind.value} log {step.log} {step.nodes}")
         match step.kind:
             case keeper.StepKind.GROW:
                 (learner,) = step.nodes
@@ -253,23 +283,33 @@ class Node(Process):
                 )
             case keeper.StepKind.SHRINK:
                 dead = frozenset(step.nodes)
-                change = Change(step.log, step.reason, dead, only_from=step.epoch, remove=dead)
+                change = Change(step.log, step.reason, dead, only_from=step.epoch)
                 self.driver.change(change, self._stepped)
             case keeper.StepKind.REPLACE_SEQUENCER:
                 suspects = frozenset(step.nodes)
                 change = Change(step.log, step.reason, suspects, only_from=step.epoch)
                 self.driver.change(change, self._stepped)
 
-    def _taught(self, step: keeper.Step, taught: Learned | str) -> None:
-        if isinstance(taught, str):
-            self.trace(f"keeper: {taught}")
-            self.world.count("keeper.not_taught")
-            self._keeping -= 1
+    def _taught(self, step: keeper.Step, taught: Answer) -> None:
+        if isinstance(taught, Learned):
+            change = Change(step.log, step.reason, only_from=step.epoch, add=step.nodes)
+            self.driver.change(change, self._stepped)
             return
-        change = Change(step.log, step.reason, only_from=step.epoch, add=step.nodes)
-        self.driver.change(change, self._stepped)
+        self._say(f"{step.nodes} could not learn: {taught}")
+        self.world.count("keeper.not_taught")
+        if isinstance(taught, Refused) and taught.reason is Refusal.EPOCH:
+            # Fenced above the chain by an attempt that did not finish: lift the chain over it.
+            change = Change(step.log, ReconfigureReason.FENCED, only_from=step.epoch)
+            self.driver.change(change, self._stepped)
+        else:
+            self._keeping -= 1
 
     def _stepped(self, result: Projection | Failure) -> None:
         self._keeping -= 1
         if isinstance(result, Failure):
+            self._say(f"the chain was not changed: {result.detail}")
             self.world.count("keeper.failed")
+
+    def _say(self, what: str) -> None:
+        self.world.keeper_said = f"keeper {self.name}: {what}"
+        self.trace(f"keeper: {what}")

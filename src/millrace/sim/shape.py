@@ -43,6 +43,7 @@ class Shape(msgspec.Struct, frozen=True):
     writers: int
     readers: int
     appends_in_flight: int
+    appends_max: int  # Of one writer.
     records_max: int
     value_bytes_max: int
     window_bytes: int
@@ -81,6 +82,7 @@ def draw(seed: int | str) -> Shape:
         writers=rng.choice((1, 2, 3)),
         readers=readers,
         appends_in_flight=rng.choice((1, 2, 4)),
+        appends_max=rng.choice((30, 100, 300)),
         records_max=rng.choice((1, 1, 3, 8)),
         value_bytes_max=rng.choice((8, 40, 200)),
         window_bytes=rng.choice((1, 300, 2_000, 100_000)),

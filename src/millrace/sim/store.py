@@ -127,6 +127,7 @@ class SimulatedStore:
         self._is_dead = False
         self.commits = 0
         self.on_put: Callable[[Block], None] | None = None
+        self.on_dirty: Callable[[LogId], None] | None = None
 
     # -- Mutations ------------------------------------------------------------------------------
 
@@ -234,21 +235,29 @@ class SimulatedStore:
         if not has_room:
             self._is_refused = True
             failure = StoreFailed(Refusal.DISK_FULL, "the store is full")
-        for one in mutations:
-            if isinstance(one, disks.Put):
-                self._settle_put(one, failure)
+        dirty = {
+            one.log: None
+            for one in mutations
+            if isinstance(one, disks.Put) and self._settle_put(one, failure)
+        }
+        for log in dirty:
+            if self.on_dirty is not None:
+                self.on_dirty(log)
         return failure
 
-    def _settle_put(self, put: disks.Put, failure: StoreFailed | None) -> None:
+    def _settle_put(self, put: disks.Put, failure: StoreFailed | None) -> bool:
+        """Whether the log lost a block that was acknowledged."""
         origin = self._origins.pop(id(put))
-        if put.is_marking and failure is None:
-            origin.is_marked = True
         if failure is None:
-            return
+            origin.is_marked |= put.is_marking
+            return False
         if origin.blocks.get(put.block.first) is put.block:
             origin.take_out({put.block.first})
-        if put.ack is Ack.MEMORY and not put.is_marking and self._logs.get(put.log) is origin:
-            origin.fence = disks.dirtied(origin.fence)
+        is_acknowledged = put.ack is Ack.MEMORY and not put.is_marking
+        if not is_acknowledged or self._logs.get(put.log) is not origin:
+            return False
+        origin.fence = disks.dirtied(origin.fence)
+        return True
 
     def _answers(
         self, batch: Sequence[disks.Mutation | _Barrier], failure: StoreFailed | None
@@ -294,6 +303,10 @@ class SimulatedStore:
 
     def opened(self, log: LogId) -> OpenLog | None:
         return self._logs.get(log)
+
+    def opened_blocks(self, log: LogId) -> dict[Lsn, Block]:
+        opened = self._logs.get(log)
+        return {} if opened is None else opened.blocks
 
     def state(self, log: LogId) -> LogState | None:
         opened = self._logs.get(log)

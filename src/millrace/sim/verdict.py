@@ -3,8 +3,9 @@
 from typing import TYPE_CHECKING
 
 from millrace.codec.blocks import records
+from millrace.sim.atlas import Atlas
 from millrace.sim.ledger import Violation, value_of
-from millrace.types import Block, EntryKind, LogId, Lsn
+from millrace.types import Block, EntryKind, LogId, Lsn, NodeId
 
 if TYPE_CHECKING:
     from millrace.sim.world import World
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 def what_is_missing(world: "World") -> str | None:
     """None when all is well; otherwise who waits for what (G9)."""
     for log in world.log_ids:
-        missing = _chain_missing(world, log)
+        missing = None if is_rotten(world, log) else _chain_missing(world, log)
         if missing is not None:
             return missing
     for writer in world.writers:
@@ -25,9 +26,23 @@ def what_is_missing(world: "World") -> str | None:
     for reader in world.readers:
         for log in world.log_ids:
             acked_last = world.ledger.truth(log).acked_last
-            if reader.positions[log] <= acked_last:
+            if reader.positions[log] <= acked_last and not is_rotten(world, log):
                 return f"{reader.name} does not reach {acked_last}: {_explain(world, reader.name)}"
     return None
+
+
+def is_rotten(world: "World", log: LogId) -> bool:
+    """The chain holds no good copy of some block: it shrank to the damaged one before anybody
+    read it.  Nothing can be copied past it, and no reader can pass it."""
+    members = [world.node(number) for number in world.projection(log).chain]
+    return any(
+        all(
+            first in node.disk.rotten.get(log, ()) or first not in node.store.opened_blocks(log)
+            for node in members
+        )
+        for member in members
+        for first in member.disk.rotten.get(log, ())
+    )
 
 
 def _chain_missing(world: "World", log: LogId) -> str | None:
@@ -35,18 +50,18 @@ def _chain_missing(world: "World", log: LogId) -> str | None:
     live = [node.node for node in world.nodes if node.is_up]
     want = min(world.shape.replication, len(live))
     if len(projection.chain) < want:
-        return f"the chain of log {log} is {projection.chain}, live are {live}: {_last(world)}"
+        return f"the chain of log {log} is {projection.chain}, live are {live}: {world.keeper_said}"
     dead = [node for node in projection.chain if node not in live]
     if dead:
         return f"the chain of log {log} holds the dead {dead}"
+    whole = [node.node for node in Atlas(world).whole(log)]
+    if len(whole) < len(projection.chain) and not any(
+        node.disk.rotten.get(log) for node in world.nodes
+    ):
+        return f"the chain of log {log} is {projection.chain}, whole are only {whole}"
     if projection.sequencer not in live:
         return f"the sequencer of log {log}, node {projection.sequencer}, is dead"
     return None
-
-
-def _last(world: "World") -> str:
-    said = [f"{name}: {what}" for _, name, what in world.trace.newest if "keeper" in what]
-    return said[-1] if said else "no keeper said anything"
 
 
 def _explain(world: "World", name: str) -> str:
@@ -69,7 +84,7 @@ def check_end(world: "World") -> None:
 def check_log(world: "World", log: LogId) -> None:
     """Every member of the chain holds the same, and all that was acknowledged or read (G1, G4)."""
     truth = world.ledger.truth(log)
-    copies: dict[int, dict[Lsn, Block]] = {}
+    copies: dict[NodeId, dict[Lsn, Block]] = {}
     for number in world.projection(log).chain:
         opened = world.node(number).store.opened(log)
         if opened is None:

@@ -67,6 +67,7 @@ class World:
         ]
         self.nemesis = Nemesis(self)
         self.is_healed = False
+        self.keeper_said = "no keeper said anything"
 
     def _add(self, process: P) -> P:
         self.processes[process.number] = process
@@ -144,6 +145,7 @@ class World:
                 continue
             node.crash(is_silent=True)
             nodes_left -= 1
+            atlas.gone.add(node.number)
             self.count("heal.left_dead")
         for writer in self.writers:
             writer.is_stopping = True
@@ -164,7 +166,7 @@ class World:
                 return
             if missing is None:
                 probes = True
-                for writer in self.writers:
-                    writer.append(writer.rng.choice(self.log_ids))
+                for at, writer in enumerate(self.writers):
+                    writer.append(self.log_ids[at % len(self.log_ids)])
             if self.schedule.now_us > deadline_us:
                 raise Violation("liveness", f"{HEAL_US // SECOND} s after the faults: {missing}")

@@ -53,7 +53,7 @@ class Writer(Process):
             self._think()
 
     def _think(self) -> None:
-        if not self.is_stopping:
+        if not self.is_stopping and self._appends < self.world.shape.appends_max:
             delay_us = int(2 * self.rng.random() * self.world.shape.think_us)
             self.later(1 + delay_us, self._begin)
 
@@ -97,9 +97,7 @@ class Writer(Process):
         world.count(f"append.{type(outcome).__name__}")
         self.trace(f"append {operation.record.token.request}: {outcome}")
         world.ledger.ended(operation.record, outcome)
-        if isinstance(outcome, AppendUnknown) and (
-            self.is_stopping or self.rng.random() < RETRY_SHARE
-        ):
+        if isinstance(outcome, AppendUnknown) and self._is_retried(outcome, operation.record.log):
             world.count("append.retried")
             self.later(RETRY_US, self._try, operation)
             return
@@ -109,6 +107,13 @@ class Writer(Process):
             if operation.tries > 1:
                 world.count("append.resolved")
         self._think()
+
+
+    def _is_retried(self, outcome: AppendUnknown, log: LogId) -> bool:
+        if outcome.first < self.world.ledger.truth(log).trim_end:
+            self.world.count("append.trimmed_unknown")
+            return False  # Nobody can tell any more.
+        return self.is_stopping or self.rng.random() < RETRY_SHARE
 
 
 def run_append(operation: Operation, driver: Driver) -> Procedure[AppendOutcome]:

@@ -28,7 +28,7 @@ from millrace.store.changes import Backlog, Change, PutBlock, Writing
 from millrace.store.contract import Done, StoreFailed
 from millrace.store.layout import LogRow, Tables
 from millrace.store.room import Room
-from millrace.types import LogId
+from millrace.types import EntryKind, LogId
 
 CallSoon = Callable[[Callable[[], None]], None]
 
@@ -185,10 +185,12 @@ class Committer:
     def _commit_batch(
         self, changes: list[Change]
     ) -> tuple[StoreFailed | None, dict[LogId, tuple[int, int, int]]]:
-        sizes = [one.entry.block.size for one in changes if isinstance(one, PutBlock)]
+        blocks = [one.entry.block for one in changes if isinstance(one, PutBlock)]
+        is_junk = all(block.kind is not EntryKind.DATA for block in blocks)
         try:
             failure = None
-            if sizes and not self._room.prepare(self._room.need(sizes)):
+            need_bytes = self._room.need([block.size for block in blocks])
+            if blocks and not self._room.prepare(need_bytes, is_junk):
                 failure = self._full("the store is full: trim logs or give it more room")
             else:
                 try:

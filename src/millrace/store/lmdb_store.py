@@ -7,7 +7,7 @@ shared between the two threads.
 
 Invariants beyond those of the contract:
 
-  I1  `done` is called from the owner's loop, never from inside `barrier`.
+  I1  `done` is called from the owner's loop; from inside `barrier` only with ack MEMORY.
   I2  A block that could not be stored is gone from memory before any barrier is told.
   I3  The map stays until the last scan is released, even if the store is closed before.
 """
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from millrace.codec.blocks import parse_header
+from millrace.codec.header import timestamp_max_us
 from millrace.core.log_state import Fence, LogState
 from millrace.errors import CorruptStore
 from millrace.limits import (
@@ -125,11 +125,10 @@ class LmdbStore:
         if self.failure:
             return
         log = self._open(block.log)
-        log.picture.add(block.extent())
-        stamp = parse_header(block.data).timestamp_max_us
-        entry = TailEntry(
-            block, IndexEntry(block.extent(), block.epoch, stamp, copyset), ack, log.tail
-        )
+        extent = block.extent()
+        log.picture.add(extent)
+        index = IndexEntry(extent, block.epoch, timestamp_max_us(block.data), copyset)
+        entry = TailEntry(block, index, ack, log.tail)
         self._tail.add(entry)
         log.queue(1, block.size)
         self._unsynced_bytes += block.size
@@ -203,8 +202,10 @@ class LmdbStore:
         failure = self.failure
         if failure is None and (ack is Ack.DISK or self._is_uncovered or self._unmarked):
             self._committer.barrier(done)
-        else:
+        elif failure is None:
             self._committer.mark()
+            done(None)  # A turn of the loop would be a good part of what the append takes.
+        else:
             self._answer_soon(done)
         self._is_uncovered = False
 

@@ -15,6 +15,7 @@ Invariants:
 
 import errno
 import os
+import time
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,7 @@ from millrace.store.layout import Tables, Transaction
 RESERVE_SHARE: Final = 16  # Of a small map at most one part in this many is set aside.
 AHEAD_BYTES_MAX: Final = 64 * MIB  # Allocating in large steps keeps the file in few pieces.
 META_PAGES: Final = 2
+FREE_AGE_MAX_S: Final = 0.1  # Asking the file system costs a quarter of what a small write does.
 ROW_BYTES: Final = 256  # An index entry and its share of tree pages, for each block.
 
 UNABLE_CODES: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
@@ -44,6 +46,9 @@ class Room:
         self.allocated_bytes = os.fstat(self._file).st_size
         self.used_bytes = 0
         self.is_tight = False  # The disk would not let the file grow when last asked.
+        self._free_bytes = 0  # Of the disk, when the file had `_free_beside_bytes`, at `_free_s`.
+        self._free_beside_bytes = -1
+        self._free_s = 0.0
         self.is_refused = False  # A commit found no place; stands until something is deleted.
         with environment.begin() as transaction:
             self.used_bytes = self.measure(transaction)
@@ -64,19 +69,21 @@ class Room:
             for size in block_sizes
         )
 
-    def prepare(self, need_bytes: int) -> bool:
+    def prepare(self, need_bytes: int, is_junk: bool = False) -> bool:
         """Make room for a batch; false if only the reserve is left (I1)."""
-        if self.used_bytes + need_bytes + self.reserve_bytes > self.map_bytes:
+        # Half of the reserve is for junk, so that readers get past what was refused.
+        reserve_bytes = self.reserve_bytes // 2 if is_junk else self.reserve_bytes
+        if self.used_bytes + need_bytes + reserve_bytes > self.map_bytes:
             return False
         high_water = (self._environment.info()["last_pgno"] + 1) * self._page_bytes
-        target = min(self.map_bytes, high_water + need_bytes + self.reserve_bytes)
+        target = min(self.map_bytes, high_water + need_bytes + reserve_bytes)
         if target > self.allocated_bytes:
             ahead = min(AHEAD_BYTES_MAX, self.map_bytes // RESERVE_SHARE)
             self.is_tight = not (
                 self._allocate(min(self.map_bytes, target + ahead)) or self._allocate(target)
             )
         return not self.is_tight or (
-            self.used_bytes + need_bytes + self.reserve_bytes <= self.allocated_bytes
+            self.used_bytes + need_bytes + reserve_bytes <= self.allocated_bytes
         )
 
     def _allocate(self, end: int) -> bool:
@@ -106,11 +113,22 @@ class Room:
             self.is_refused = False
 
     def usage(self, queued_bytes: int) -> Usage:
-        disk = os.fstatvfs(self._file)
-        total = min(self.map_bytes, self.allocated_bytes + disk.f_bavail * disk.f_frsize)
+        allocated_bytes = self.allocated_bytes  # The committer's thread may change it.
+        total = min(self.map_bytes, allocated_bytes + self._free_on_disk(allocated_bytes))
         used = self.used_bytes + queued_bytes
         is_full = self.is_refused or used + self.reserve_bytes >= total
         return Usage(used, total, is_full)
+
+    def _free_on_disk(self, allocated_bytes: int) -> int:
+        """Asked for every write: looked up again when the file has grown, or after a while because
+        others use the disk too.  A disk that fills up in between is met by `prepare`."""
+        now_s = time.monotonic()
+        if allocated_bytes != self._free_beside_bytes or now_s - self._free_s > FREE_AGE_MAX_S:
+            disk = os.fstatvfs(self._file)
+            self._free_bytes = disk.f_bavail * disk.f_frsize
+            self._free_beside_bytes = allocated_bytes
+            self._free_s = now_s
+        return self._free_bytes
 
     def close(self) -> None:
         os.close(self._file)

@@ -1,0 +1,59 @@
+# One door: `make` lists the verbs.  Each does its own set-up, from PyPI alone, and works on a
+# fresh clone with nothing but Python 3.11+ and make.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## List the verbs
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  \1\t/' | expand -t 12
+
+.PHONY: setup
+setup: $(STAMP) ## Make .venv with everything pinned
+
+$(STAMP): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Millrace needs Python 3.11 or newer; set PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $(STAMP)
+
+.PHONY: demo
+demo: $(STAMP) ## Start five nodes, append a million records, kill one node, prove nothing was lost
+	$(BIN)/python -m millrace.demo
+
+.PHONY: test
+test: check ## Run every test
+	$(BIN)/python -m pytest
+
+.PHONY: check
+check: $(STAMP) ## Types, lint, format, generated docs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m millrace.cli.reference --check
+
+.PHONY: sim
+sim: $(STAMP) ## Simulate a thousand seeds
+	$(BIN)/millrace sim run --seeds 1000
+
+.PHONY: bench
+bench: $(STAMP) ## Measure against NATS JetStream and the machine's limits, in one run
+	$(BIN)/python -m bench all
+
+.PHONY: docs
+docs: $(STAMP) ## Generate the reference pages
+	$(BIN)/python -m millrace.cli.reference
+
+.PHONY: lock
+lock: $(STAMP) ## Pin all dependencies anew
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --extra dev --extra etcd --universal --python-version 3.11 --generate-hashes --no-header --upgrade -o requirements.lock
+
+.PHONY: clean
+clean: ## Remove the environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/.peers build dist

@@ -1,0 +1,69 @@
+"""Habits that are cheaper to check than to discuss."""
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+BANNED_NAMES = {"utils", "util", "helpers", "helper", "manager", "base", "impl", "misc", "common"}
+BANNED_IN_TESTS = ("time.sleep(", "unittest.mock", "pytest.skip", "mark.skip", "mark.xfail")
+
+
+def tracked(pattern: str) -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", pattern],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [ROOT / line for line in listed.stdout.split() if (ROOT / line).exists()]
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+SOURCES = [path for path in tracked("*.py") if "tests" not in path.parts]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_a_module_is_one_decision(path: Path) -> None:
+    text = path.read_text()
+    assert text.count("\n") <= LINES_MAX, "a module this long holds two ideas"
+    assert path.stem not in BANNED_NAMES, "name it after what it decides"
+    assert ast.get_docstring(ast.parse(text)), "say what the module is for"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_functions_fit_on_a_screen(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            length = node.end_lineno - node.lineno + 1
+            assert length <= FUNCTION_LINES_MAX, f"{node.name} has {length} lines"
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in tracked("tests/*.py") if p != Path(__file__)], ids=name_of
+)
+def test_tests_neither_sleep_nor_mock_nor_skip(path: Path) -> None:
+    text = path.read_text()
+    for phrase in BANNED_IN_TESTS:
+        assert phrase not in text, phrase
+
+
+def test_no_todo_without_an_owner() -> None:
+    for path in SOURCES:
+        assert not re.search(r"\b(TODO|FIXME|XXX)\b", path.read_text()), name_of(path)
+
+
+def test_links_in_the_docs_lead_somewhere() -> None:
+    for page in tracked("*.md"):
+        for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{name_of(page)} links to {target}"

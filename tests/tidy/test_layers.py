@@ -1,0 +1,107 @@
+"""The import table of ARCHITECTURE.md, enforced."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "millrace"
+
+WORDS = {"types", "limits", "errors", "config"}
+CORE = WORDS | {"core"}
+MAY_IMPORT = {
+    "types": set(),
+    "limits": set(),
+    "errors": set(),
+    "config": WORDS,
+    "core": WORDS,
+    "codec": CORE,
+    "store": CORE | {"codec"},
+    "runtime": CORE | {"codec"},
+    "meta": CORE | {"codec"},
+    "server": CORE | {"codec", "store", "runtime", "meta"},
+    "client": CORE | {"codec", "runtime", "meta"},
+    "local": WORDS,
+    "scenario": CORE | {"codec", "store", "server"},
+    "sim": CORE | {"codec", "store", "server", "meta", "scenario"},
+    "demo": CORE | {"client", "local", "meta", "runtime"},
+    "cli": CORE | {"client", "codec", "local", "server", "sim", "scenario", "meta", "runtime"},
+}
+# What the core may never touch: the outside world and chance.
+IMPURE = {
+    "asyncio",
+    "datetime",
+    "io",
+    "logging",
+    "multiprocessing",
+    "os",
+    "pathlib",
+    "random",
+    "secrets",
+    "select",
+    "signal",
+    "socket",
+    "subprocess",
+    "threading",
+    "time",
+    "uuid",
+}
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module is not None
+            yield node.module
+            if node.module == "millrace":
+                for alias in node.names:
+                    yield f"millrace.{alias.name}"
+
+
+def part_of(path: Path) -> str:
+    relative = path.relative_to(PACKAGE)
+    return relative.parts[0] if len(relative.parts) > 1 else relative.stem
+
+
+def modules() -> list[Path]:
+    top = {"__init__.py", "__main__.py"}
+    return [
+        path
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if not (path.parent == PACKAGE and path.name in top)
+    ]
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_only_what_its_layer_may(path: Path) -> None:
+    part = part_of(path)
+    allowed = MAY_IMPORT[part] | {part}
+    for name in imports_of(path):
+        if name.startswith("millrace."):
+            target = name.split(".")[1]
+            if target in MAY_IMPORT:
+                assert target in allowed, f"{part} may not import {name}"
+
+
+@pytest.mark.parametrize(
+    "path", sorted((PACKAGE / "core").glob("*.py")), ids=lambda path: path.name
+)
+def test_core_is_pure(path: Path) -> None:
+    touched = {name.split(".")[0] for name in imports_of(path)} & IMPURE
+    assert not touched, f"core decides and never acts, but imports {sorted(touched)}"
+
+
+def test_every_part_is_in_the_table() -> None:
+    assert {part_of(path) for path in modules()} == set(MAY_IMPORT)
+
+
+def test_the_table_is_in_the_architecture_page() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    for part in MAY_IMPORT:
+        assert f"`{part}" in text, f"ARCHITECTURE.md does not mention {part}"
