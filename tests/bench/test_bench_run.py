@@ -14,7 +14,7 @@ from bench.peer import Ack, Kind, PeerFailure
 from bench.runner import Runner
 from bench.workloads import FULL, QUICK, SIZES, Profile, Workload, payloads, plan
 
-TINY = Profile("tiny", 2, 10.0, 1.0, 1, 5, (50, 50, 50), (50, 50, 50), 50)
+TINY = Profile("tiny", 2, 10.0, 1.0, 1, 5, 20, (50, 50, 50), (50, 50, 50), 50)
 
 
 class BrokenPeer(LimitsPeer):

@@ -1,7 +1,9 @@
 """Making the members of a new chain equal."""
 
+from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,7 +84,7 @@ def test_holes_are_what_no_extent_covers(
     expected = set(range(low, high)) - covered
     assert {lsn for first, end in found for lsn in range(first, end)} == expected
     assert all(first < end for first, end in found)
-    assert all(before[1] < after[0] for before, after in zip(found, found[1:], strict=False))
+    assert all(before[1] < after[0] for before, after in pairwise(found))
 
 
 # -- reconcile --------------------------------------------------------------------------------
@@ -90,12 +92,9 @@ def test_holes_are_what_no_extent_covers(
 
 def test_equal_members_need_nothing() -> None:
     running = reconcile(LOG, TWO, CHAIN, {node: sealed(9) for node in CHAIN}, False, junk)
-    try:
-        effect = next(running)
-    except StopIteration as stop:
-        assert stop.value is None
-    else:
-        raise AssertionError(f"it ordered {effect}")
+    with pytest.raises(StopIteration) as stopped:
+        next(running)
+    assert stopped.value.value is None
 
 
 def test_what_some_hold_is_passed_to_all_who_lack_it() -> None:

@@ -37,6 +37,9 @@ def sealed(end: int = 5, standing: Standing = Standing.MEMBER) -> Sealed:
     return Sealed(Epoch(1), standing, Lsn(1), Lsn(end), Lsn(end))
 
 
+SECOND = frozenset({NodeId(2)})
+FULL = {"suspects": SECOND, "reason": ReconfigureReason.DISK_FULL}
+BROKEN = {"suspects": SECOND, "reason": ReconfigureReason.BROKEN}
 DIRTY, BLANK = sealed(5, Standing.DIRTY), sealed(5, Standing.BLANK)
 AHEAD = Refused(Refusal.EPOCH, Epoch(2))
 
@@ -67,9 +70,9 @@ def chain_of(run: Run) -> tuple[int, ...]:
         ((TIMED_OUT, sealed(), sealed()), {}, (2, 3)),
         ((sealed(), sealed(), sealed()), {"suspects": frozenset({NodeId(1)})}, (1, 2, 3)),
         ((sealed(), DIRTY, BLANK), {}, (1,)),
-        ((sealed(), sealed(), sealed()), {"suspects": frozenset({NodeId(2)}), "reason": ReconfigureReason.DISK_FULL}, (1, 3)),
-        ((sealed(), sealed(), sealed()), {"suspects": frozenset({NodeId(2)}), "reason": ReconfigureReason.BROKEN}, (1, 3)),
-        ((FAILED, sealed(), FAILED), {"suspects": frozenset({NodeId(2)}), "reason": ReconfigureReason.DISK_FULL}, (2,)),
+        ((sealed(), sealed(), sealed()), FULL, (1, 3)),
+        ((sealed(), sealed(), sealed()), BROKEN, (1, 3)),
+        ((FAILED, sealed(), FAILED), FULL, (2,)),
         ((sealed(), sealed()), {"remove": frozenset({NodeId(1)})}, (2, 3)),
         ((sealed(), sealed(), sealed(), BLANK), {"add": (NodeId(4),)}, (1, 2, 3, 4)),
         ((sealed(), sealed(), sealed(), TIMED_OUT), {"add": (NodeId(4),)}, (1, 2, 3)),

@@ -21,12 +21,13 @@ from tests.support.clusters import (
 from tests.support.load import Follower, Ledger, assert_agree, load_on, read_all
 
 KILLS: Final = 20
+NODES: Final = 5
 METADATA_NODE: Final = 1
 
 
 @pytest.mark.parametrize("ack", list(Ack), ids=lambda ack: ack.value)
 def test_twenty_kills_lose_nothing_and_double_nothing(make_cluster: MakeCluster, ack: Ack) -> None:
-    run(storm(make_cluster(5), ack), timeout_s=280)
+    run(storm(make_cluster(NODES), ack), timeout_s=280)
 
 
 async def storm(cluster: LocalCluster, ack: Ack) -> None:
@@ -71,4 +72,6 @@ async def choose_victim(client: Client, log: int, choices: random.Random, number
     members = [node for node in projection.chain if node != METADATA_NODE]
     if number % 4 == 3 and projection.sequencer != METADATA_NODE:
         return projection.sequencer
-    return choices.choice(members) if choices.random() < 0.85 else choices.randrange(2, 6)
+    if members and choices.random() < 0.85:
+        return choices.choice(members)
+    return choices.randrange(METADATA_NODE + 1, NODES + 1)

@@ -170,7 +170,9 @@ class Follower:
 
 
 async def read_all(log: Log) -> Tape:
-    tape = Tape()
+    """What is there from the trim point to the end."""
+    start, _ = await log.bounds()
+    tape = Tape(start)
     async with await log.read("start", "end", fill_after_ms=0) as reader:
         async for item in reader:
             tape.take(item)

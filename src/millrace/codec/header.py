@@ -39,7 +39,7 @@ _WHOLE: Final = Struct(_FIELDS.format + "I")
 HEADER_BYTES: Final = _WHOLE.size
 
 _NEWEST: Final = Struct("<q")
-_NEWEST_AT: Final = 64
+_NEWEST_AT: Final = Struct("<4sHHB3sIQQQQQq").size
 _NO_RESERVED: Final = bytes(3)
 _COPIED_BYTES_MAX: Final = 4 * KIB  # Up to here a copy is cheaper than wrapping the memory.
 

@@ -52,10 +52,10 @@ def learn(
             return counts
         copied, removed = copied + counts[0], removed + counts[1]
         at = max(page_end, page.trim_end)
-    surplus = yield from _own_extents(log, epoch, me, end, LSN_MAX)
-    if not isinstance(surplus, list):
-        return surplus
-    above = [extent for extent in surplus if extent.first >= end]
+    # Also a block across `end`: at the source a block ends there, so this one differs.
+    above = yield from _own_extents(log, epoch, me, end, LSN_MAX)
+    if not isinstance(above, list):
+        return above
     done = yield from ask(me, Revise(log, epoch, Lsn(0), tuple(above)))
     if not isinstance(done, Revised):
         return _refused(done)

@@ -139,7 +139,10 @@ def _pass_on(
         ]
         found = yield from ask_all(reads)
         writes: list[Ask] = []
-        for (_, holder, targets), answer in zip(some, found, strict=True):
+        for request, (extent, holder, targets), answer in zip(reads, some, found, strict=True):
+            if isinstance(answer, Refused) and answer.reason is Refusal.CORRUPT:
+                holders = [node for node in chain if node != holder and extent.first in has[node]]
+                answer = yield from _read_elsewhere(request, holders, answer)
             if not isinstance(answer, Found):
                 return _trouble(epoch, holder, answer)
             write = Write(log, epoch, answer.block, chain, Ack.DISK)
@@ -150,6 +153,15 @@ def _pass_on(
     if lacking:
         yield from note("chain.reconciled", log=log, epoch=epoch, blocks=len(lacking))
     return None
+
+
+def _read_elsewhere(request: Ask, holders: Sequence[NodeId], refused: Answer) -> Procedure[Answer]:
+    """The copy is damaged: another member's is the same, byte for byte."""
+    for node in holders:
+        answer = yield from ask(node, request.message)
+        if isinstance(answer, Found):
+            return answer
+    return refused
 
 
 def mark_lost(

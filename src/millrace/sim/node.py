@@ -208,10 +208,15 @@ class Node(Process):
 
     def _granted(self, answer: Answer) -> None:
         if isinstance(answer, MetaLease):
-            self._lease = answer.lease
+            lease = answer.lease
             value = LIVE.encode(LiveNode(self.node, str(self.life)))
-            alive = MetaSet(LIVE.key(self.node), value, -1, answer.lease)
-            self.ask(METADATA_NUMBER, alive, 0, lambda _: None)
+            alive = MetaSet(LIVE.key(self.node), value, -1, lease)
+            self.ask(METADATA_NUMBER, alive, 0, lambda answer: self._announced(lease, answer))
+
+    def _announced(self, lease: int, answer: Answer) -> None:
+        """A lease counts only when the key stands under it; otherwise another is asked for."""
+        if isinstance(answer, MetaEntry):
+            self._lease = lease
 
     def _keep(self) -> None:
         """One round as keeper, or an attempt to become it."""
@@ -224,10 +229,10 @@ class Node(Process):
         if not isinstance(answer, MetaEntry) or self._keeping:
             return
         keeper = KEEPER.find(_entry(answer))
-        if keeper is None:
+        if keeper is None and self._lease:
             take = MetaSet(KEEPER.key, KEEPER.encode(Keeper(self.node)), 0, self._lease)
             self.ask(METADATA_NUMBER, take, 0, self._took_office)
-        elif keeper.node == self.node and answer.lease == self._lease:
+        elif keeper is not None and keeper.node == self.node and answer.lease == self._lease:
             self.is_keeper = True
             self._keeping = 1
             self.driver.perform(ListNodes(), self._viewed)
