@@ -16,13 +16,6 @@ from millrace.types import NodeId, Role
 
 NAME_PATTERN: Final = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 
-# What `example()` chooses: the settings without a default, and a node that can stand alone.
-EXAMPLE: Final[dict[str, Any]] = {
-    "node.id": 1,
-    "node.data": "millrace-1",
-    "node.roles": (Role.STORAGE, Role.SEQUENCER, Role.METADATA),
-}
-
 
 class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: Annotated[
@@ -168,23 +161,6 @@ def document() -> str:
         for field, default in _defaults(kind).items():
             shown = "required" if default is msgspec.NODEFAULT else f"`{_toml_value(default)}`"
             lines.append(f"| `{field}` | {shown} | {_description(hints[field])} |")
-    return "\n".join(lines) + "\n"
-
-
-def example() -> str:
-    """A file that works as it is for a cluster of one node, with every setting explained."""
-    lines = [
-        "# Configuration of a Millrace node: `millrace node run FILE`.",
-        "# Settings behind `#` have their default.",
-    ]
-    for section, kind in get_type_hints(Configuration).items():
-        lines += ["", f"[{section}]"]
-        hints = get_type_hints(kind, include_extras=True)
-        for field, default in _defaults(kind).items():
-            chosen = EXAMPLE.get(f"{section}.{field}")
-            mark = "# " if chosen is None else ""
-            shown = _toml_value(default if chosen is None else chosen)
-            lines += [f"# {_description(hints[field])}", f"{mark}{field} = {shown}"]
     return "\n".join(lines) + "\n"
 
 

@@ -108,7 +108,19 @@ class Block:
     fields repeat its header.  Replicas of a block are byte for byte the same.
     """
 
-    __slots__ = ("checksum", "count", "data", "epoch", "first", "kind", "log", "token")
+    __slots__ = (
+        "checksum",
+        "count",
+        "data",
+        "end",
+        "epoch",
+        "first",
+        "kind",
+        "last",
+        "log",
+        "size",
+        "token",
+    )
 
     def __init__(
         self,
@@ -129,18 +141,10 @@ class Block:
         self.token = token
         self.checksum = checksum
         self.data = data
-
-    @property
-    def last(self) -> Lsn:
-        return Lsn(self.first + self.count - 1)
-
-    @property
-    def end(self) -> Lsn:
-        return Lsn(self.first + self.count)
-
-    @property
-    def size(self) -> int:
-        return len(self.data)
+        # Computed once: every layer that a block passes asks for them.
+        self.end = Lsn(first + count)
+        self.last = Lsn(first + count - 1)
+        self.size = len(data)
 
     def extent(self) -> Extent:
         return Extent(self.first, self.last, self.kind, self.token, self.checksum, self.size)

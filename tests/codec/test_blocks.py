@@ -322,3 +322,21 @@ def test_a_frame_is_held_to_the_size_its_header_names() -> None:
     for wrong in (999, 1001):
         with pytest.raises(CorruptBlock, match="claims 1000 bytes"):
             compression.decompress(frame, wrong, "block")
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    value=st.one_of(st.binary(max_size=600), st.builds(lambda n: b"a" * n, st.integers(0, 40_000))),
+    key=st.none() | st.binary(max_size=40),
+    timestamp_us=st.integers(-(2**63), 2**63 - 1),
+    compress=st.booleans(),
+)
+def test_a_lone_record_becomes_the_same_bytes_with_and_without_arrow(
+    value: bytes, key: bytes | None, timestamp_us: int, compress: bool
+) -> None:
+    def bytes_of(values: list[bytes | bytearray]) -> bytes:
+        made = blocks.draft(values, keys=[key], timestamps_us=[timestamp_us], compress=compress)
+        return bytes(blocks.place(made, LOG, EPOCH, FIRST, TOKEN).data)
+
+    # Only `bytes` go the short way.
+    assert bytes_of([value]) == bytes_of([bytearray(value)])

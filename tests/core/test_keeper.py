@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from millrace.codec.blocks import junk
 from millrace.core import messages as m
 from millrace.core.keeper import (
     CLOSE_ENOUGH,
@@ -11,6 +12,7 @@ from millrace.core.keeper import (
     Step,
     StepKind,
     choose_learner,
+    close_holes,
     find_incomplete,
     plan,
     teach,
@@ -151,3 +153,39 @@ def test_members_that_lost_something_are_found(
     assert (() if step is None else step.nodes) == lost
     if step is not None:
         assert (step.kind, step.reason) == (StepKind.SHRINK, ReconfigureReason.INCOMPLETE)
+
+
+def held(readable_end: int, end: int) -> m.Described:
+    ends = (Lsn(1), Lsn(readable_end), Lsn(readable_end), Lsn(end))
+    return m.Described(Epoch(3), Standing.MEMBER, *ends, 0, 0)
+
+
+FILL = (
+    m.Peeked(Lsn(9_999)),
+    Refused(Refusal.UNWRITTEN, Epoch(3)),
+    m.IndexPage((), Lsn(70_000), Lsn(1), Lsn(5)),
+    m.Filled(),
+)
+
+
+def test_old_holes_are_closed_before_a_node_learns() -> None:
+    run = Run(close_holes(projection(3, (1,)), junk))
+    run.answer(held(5, 5 + 2 * CLOSE_ENOUGH), *FILL)
+    run.answer(held(6, 6 + 2 * CLOSE_ENOUGH), *FILL)
+    assert not run.is_done
+    assert run.answer(held(9_000, 9_000 + CLOSE_ENOUGH)).is_done
+    assert [kind for _, kind in run.asked()].count("Fill") == 2
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        (held(5, 5 + CLOSE_ENOUGH),),
+        (TIMED_OUT,),
+        (held(5, 9_999), TIMED_OUT),
+        (held(5, 9_999), *FILL, held(5, 9_999)),
+    ],
+    ids=["little is left", "a silent tail", "a silent sequencer", "no progress"],
+)
+def test_closing_holes_ends(answers: tuple[Any, ...]) -> None:
+    assert Run(close_holes(projection(3, (1,)), junk)).answer(*answers).is_done

@@ -11,7 +11,7 @@ from millrace.core.messages import Refusal, Refused
 from millrace.core.projection import ReconfigureReason
 from millrace.core.repair import ROUNDS_MAX, ChainTrouble, FillPolicy, RepairResult, repair
 from millrace.core.trim import is_behind, retention_point, trim
-from millrace.types import EntryKind, Epoch, Lsn
+from millrace.types import Block, EntryKind, Epoch, Lsn
 from tests.core.core_samples import (
     LOG,
     OTHER,
@@ -30,6 +30,11 @@ WRITTEN = m.Written()
 
 def refused(reason: Refusal, epoch: int = 1, *found: Any) -> Refused:
     return Refused(reason, Epoch(epoch), blocks=found)
+
+
+def index_of(*blocks: Block) -> m.IndexPage:
+    extents = tuple(each.extent() for each in blocks)
+    return m.IndexPage(extents, Lsn(70_000), Lsn(1), Lsn(5))
 
 
 def run(*answers: Any, wait_ms: int | None = 0, chain: tuple[int, ...] = (1, 2, 3)) -> Run:
@@ -83,12 +88,13 @@ def test_holes_are_filled_as_they_were_issued_from_the_head_down() -> None:
 @pytest.mark.parametrize(
     ("peeked", "answers", "filled"),
     [
-        (m.Peeked(Lsn(9)), (), (5, 5)),
+        (m.Peeked(Lsn(9)), (index_of(),), (5, 5)),
+        (m.Peeked(Lsn(9)), (index_of(block(8)),), (5, 7)),
         (PEEKED, (refused(Refusal.WRITTEN, 1, block(6)),), (5, 5)),
     ],
-    ids=["range forgotten", "range issued again"],
+    ids=["range forgotten, nothing above", "range forgotten", "range issued again"],
 )
-def test_a_single_position_can_be_filled(
+def test_what_is_filled_when_the_range_is_not_known(
     peeked: m.Peeked, answers: tuple[Any, ...], filled: tuple[int, int]
 ) -> None:
     last = run(peeked, EMPTY, *answers).last
@@ -97,17 +103,28 @@ def test_a_single_position_can_be_filled(
     assert (last.message.block.first, last.message.block.last) == filled
 
 
+def test_a_forgotten_range_is_not_waited_for() -> None:
+    """The sequencer that issued it is gone, so its writer takes another position."""
+    done = run(m.Peeked(Lsn(9)), EMPTY, wait_ms=1_000)
+    assert done.asked()[-1] == (1, "Index")
+    assert run(m.Peeked(Lsn(9)), EMPTY, wait_ms=None).result is RepairResult.WAITING
+    trouble = run(m.Peeked(Lsn(9)), EMPTY, TIMED_OUT).result
+    assert isinstance(trouble, ChainTrouble)
+    assert trouble.cause is ReconfigureReason.UNREACHABLE
+
+
 def test_a_late_writer_wins_at_the_head() -> None:
-    done = run(m.Peeked(Lsn(9)), EMPTY, refused(Refusal.WRITTEN, 1, block(5)))
+    done = run(m.Peeked(Lsn(9), Lsn(5), Lsn(5)), EMPTY, refused(Refusal.WRITTEN, 1, block(5)))
     assert done.asked()[-1] == (SEQUENCER, "Peek")
     done.answer(PEEKED, m.Found(block(5)), WRITTEN, WRITTEN)
     assert done.result is RepairResult.COMPLETED
 
 
 def test_looking_again_has_an_end() -> None:
-    done = run(m.Peeked(Lsn(9)), EMPTY)
+    single = m.Peeked(Lsn(9), Lsn(5), Lsn(5))
+    done = run(single, EMPTY)
     for _ in range(ROUNDS_MAX - 1):
-        done.answer(refused(Refusal.WRITTEN, 1, block(5)), m.Peeked(Lsn(9)), EMPTY)
+        done.answer(refused(Refusal.WRITTEN, 1, block(5)), single, EMPTY)
     done.answer(refused(Refusal.WRITTEN, 1, block(5)))
     assert done.result is RepairResult.WAITING
 

@@ -8,7 +8,15 @@ from millrace.limits import KIB
 from millrace.local import LocalCluster
 from millrace.types import Lsn, Record
 from tests.integration.conftest import MakeCluster
-from tests.support.clusters import bytes_at, connected, kill, metrics_of, run, start
+from tests.support.clusters import (
+    bytes_at,
+    connected,
+    kill,
+    metrics_of,
+    run,
+    start,
+    whole_chain,
+)
 from tests.support.load import read_all
 
 BLOCKS = 6
@@ -50,6 +58,32 @@ def test_a_damaged_block_comes_from_another_member(make_cluster: MakeCluster) ->
             await log.append(b"goes on")
 
     run(body(make_cluster(3, lease_ttl_ms=20_000)))
+
+
+def test_a_learner_gets_a_damaged_block_from_another_member(make_cluster: MakeCluster) -> None:
+    async def body(cluster: LocalCluster) -> None:
+        async with connected(cluster) as client:
+            log = await client.create_log("events", compression=False)
+            choices = random.Random(9)
+            values = [choices.randbytes(20 * KIB) for _ in range(BLOCKS)]
+            for value in values:
+                await log.append(value)
+            head, middle, tail = log.projection.chain
+            (newcomer,) = {1, 2, 3, 4} - {head, middle, tail}
+            number, epoch = log.info.id, log.projection.epoch
+            blocks = await bytes_at(client, tail, number, epoch, Lsn(BLOCKS + 1))
+            await kill(cluster, tail)
+            damage(cluster, tail, blocks[Lsn(2)])
+            await start(cluster, tail)
+            await kill(cluster, middle)
+            await log.append(b"the chain changes")
+            grown = await whole_chain(client, number)
+            assert grown.chain == (head, tail, newcomer)
+            learned = await bytes_at(client, grown.tail, number, grown.epoch, Lsn(BLOCKS + 1))
+            assert learned == blocks
+            assert list((await read_all(log)).values.values()) == [*values, b"the chain changes"]
+
+    run(body(make_cluster(4, lease_ttl_ms=4_000)))
 
 
 def damage(cluster: LocalCluster, number: int, block: bytes) -> None:

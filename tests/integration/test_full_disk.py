@@ -10,6 +10,7 @@ from millrace.config import StoreSettings
 from millrace.errors import DiskFull
 from millrace.limits import KIB, MIB
 from millrace.local import LocalCluster
+from millrace.types import Lsn, Record
 from tests.integration.conftest import MakeCluster
 from tests.support.clusters import (
     assert_members_equal,
@@ -30,16 +31,17 @@ def test_when_all_are_full_writes_are_refused_and_trimming_makes_room(
     async def body(cluster: LocalCluster) -> None:
         async with connected(cluster) as client:
             log = await client.create_log("events", compression=False)
-            values = await fill(log)
-            assert list((await read_all(log)).values.values()) == values
+            taken = await fill(log)
+            assert (await read_all(log)).values == taken
             found = await log.get(1)
-            assert getattr(found, "value", None) == values[0]
+            assert isinstance(found, Record)
+            assert found.value == taken[Lsn(1)]
             status = await client.status()
             assert any(node.description and node.description.is_full for node in status.nodes)
-            await log.trim("-3")
+            last_three = list(taken.items())[-3:]
+            await log.trim(last_three[0][0])
             await appendable(log)
-            kept = list((await read_all(log)).values.values())
-            assert kept[:3] == values[-3:]
+            assert list((await read_all(log)).values.items())[:3] == last_three
             # The nodes that left because they were full have room again: they return.
             await whole_chain(client, log.info.id)
             await assert_members_equal(client, log)
@@ -69,19 +71,18 @@ def test_a_full_node_leaves_the_chain_to_others(make_cluster: MakeCluster) -> No
     run(body(cluster))
 
 
-async def fill(log: Log) -> list[bytes]:
-    """Append until the log refuses; what it took."""
+async def fill(log: Log) -> dict[Lsn, bytes]:
+    """Append until the log refuses; what it took, and where."""
     choices = random.Random(2)
-    values: list[bytes] = []
+    taken: dict[Lsn, bytes] = {}
     while True:
         value = choices.randbytes(VALUE_BYTES)
         try:
-            await log.append(value)
+            taken[await log.append(value)] = value
         except DiskFull as full:
             check_words(full)
-            return values
-        values.append(value)
-        assert len(values) < 200, "a store of 8 MiB took 40 MiB"
+            return taken
+        assert len(taken) < 200, "a store of 8 MiB took 40 MiB"
 
 
 def check_words(full: DiskFull) -> None:

@@ -43,8 +43,8 @@ def test_a_killed_writers_positions_become_a_hole(calm_cluster: LocalCluster) ->
             await follower.reach(6)
             await follower.close()
             assert follower.tape.values == {1: b"before", 5: b"after"}
-            assert follower.tape.gaps == [Gap(GapKind.HOLE, 2, 4)]
-            assert await log.get(3) == Gap(GapKind.HOLE, 3, 3)
+            assert follower.tape.gaps == [hole(2, 4)]
+            assert await log.get(3) == hole(3, 3)
             await assert_members_equal(client, log)
 
     run(body())
@@ -57,7 +57,7 @@ def test_a_hole_at_the_very_end_is_found_too(calm_cluster: LocalCluster) -> None
             await log.append(b"before")
             await take(client, log, 2)
             tape = await read_all(log)
-            assert tape.gaps == [Gap(GapKind.HOLE, 2, 3)]
+            assert tape.gaps == [hole(2, 3)]
             assert await log.append(b"after") == 4
 
     run(body())
@@ -118,6 +118,10 @@ def test_a_partial_write_is_completed_by_the_reader(calm_cluster: LocalCluster) 
             await assert_members_equal(client, log)
 
     run(body())
+
+
+def hole(first: int, last: int) -> Gap:
+    return Gap(GapKind.HOLE, Lsn(first), Lsn(last))
 
 
 def take_and_die(cluster: LocalCluster, name: str) -> int:

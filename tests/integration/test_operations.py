@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import lmdb
@@ -84,12 +85,25 @@ def test_a_signal_stops_a_node_in_order(make_cluster: MakeCluster, number: signa
 # -- Starts that must fail ------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    folder = tmp_path_factory.mktemp("two") / "cluster"
+    with LocalCluster.create(folder, 2, lease_ttl_ms=1_500) as cluster:
+        cluster.start()
+        cluster.stop(2)
+        yield cluster
+
+
 @pytest.fixture
-def stopped(make_cluster: MakeCluster) -> LocalCluster:
-    """Two nodes that have run, so that they have data; the second is stopped."""
-    cluster = make_cluster(2)
-    cluster.stop(2)
-    return cluster
+def stopped(two_nodes: LocalCluster) -> Iterator[LocalCluster]:
+    """Two nodes that have run, so that they have data; the second is stopped.  What a test does
+    to its configuration is taken back."""
+    path = Path(two_nodes.node(2).folder) / "node.toml"
+    text = path.read_text()
+    yield two_nodes
+    path.write_text(text)
+    if two_nodes.is_running(2):
+        two_nodes.stop(2)
 
 
 def test_a_port_in_use(stopped: LocalCluster) -> None:
@@ -122,12 +136,9 @@ def test_the_data_of_another_node(stopped: LocalCluster) -> None:
 
 
 def test_a_directory_of_a_newer_version(stopped: LocalCluster) -> None:
-    store = Path(stopped.node(2).folder) / "data" / "store"
-    with lmdb.open(os.fspath(store), max_dbs=8, map_size=64 << 20) as environment:
-        table = environment.open_db(b"identity")
-        with environment.begin(db=table, write=True) as transaction:
-            transaction.put(b"format", b"99")
+    before = write_format(stopped, 2, b"99")
     said = refusal(stopped, 2)
+    write_format(stopped, 2, before)
     assert "format 99" in said
     assert "newer version" in said
 
@@ -172,6 +183,18 @@ def refusal(cluster: LocalCluster, number: int) -> str:
     assert "Traceback" not in said, said
     assert "error: " in said
     return said
+
+
+def write_format(cluster: LocalCluster, number: int, version: bytes) -> bytes:
+    """Change the version a stopped node's directory says it has; the one it said before."""
+    store = Path(cluster.node(number).folder) / "data" / "store"
+    with lmdb.open(os.fspath(store), max_dbs=8, map_size=64 << 20) as environment:
+        table = environment.open_db(b"identity")
+        with environment.begin(db=table, write=True) as transaction:
+            before = transaction.get(b"format")
+            transaction.put(b"format", version)
+    assert before is not None
+    return before
 
 
 def edit(cluster: LocalCluster, number: int, old: str, new: str) -> None:

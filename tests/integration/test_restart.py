@@ -1,7 +1,9 @@
 """Nodes that stop in order, come back, or come back with an empty disk."""
 
-from millrace.core.messages import Standing
+from millrace.client import Client, Log
+from millrace.core.messages import Described, Standing
 from millrace.local import LocalCluster
+from millrace.types import NodeId
 from tests.integration.conftest import MakeCluster
 from tests.support.clusters import (
     assert_members_equal,
@@ -87,13 +89,7 @@ def test_a_wiped_node_is_no_member_until_it_has_synchronized(make_cluster: MakeC
             await start(cluster, 3)
             # Nobody writes to the idle log: the keeper has to find out by itself.
             for each in (log, idle):
-                await eventually(
-                    lambda each=each: described_by(client, 3, each.info.id),  # type: ignore[misc]
-                    lambda seen: (
-                        seen is not None and seen.standing is Standing.MEMBER and seen.blocks > 0
-                    ),
-                    what="the wiped node's return",
-                )
+                await returned(client, each, NodeId(3))
                 await assert_members_equal(client, each)
             # The others may go now: what was wiped is back.
             await log.append(b"after")
@@ -102,3 +98,14 @@ def test_a_wiped_node_is_no_member_until_it_has_synchronized(make_cluster: MakeC
             assert list((await read_all(idle)).values.values()) == values
 
     run(body(make_cluster(3)))
+
+
+async def returned(client: Client, log: Log, node: NodeId) -> None:
+    """Wait until a node is a member again and holds something."""
+
+    def is_back(seen: Described | None) -> bool:
+        return seen is not None and seen.standing is Standing.MEMBER and seen.blocks > 0
+
+    await eventually(
+        lambda: described_by(client, node, log.info.id), is_back, what="the wiped node's return"
+    )

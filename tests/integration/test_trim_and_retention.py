@@ -9,7 +9,7 @@ from millrace.client import Client, Log
 from millrace.errors import LogSealed, PositionBeyondTail, PositionTrimmed, UnknownLog
 from millrace.limits import KIB
 from millrace.local import LocalCluster
-from millrace.types import Gap, GapKind, Record
+from millrace.types import Gap, GapKind, Lsn, Record
 from tests.support.clusters import assert_members_equal, connected, described_by, eventually, run
 from tests.support.load import Tape, read_all
 
@@ -33,7 +33,7 @@ def test_trim_is_a_gap_to_readers_and_never_goes_back(calm_cluster: LocalCluster
             async with await log.read(1) as reader:
                 async for item in reader:
                     tape.take(item)
-            assert tape.gaps == [Gap(GapKind.TRIM, 1, 10)]
+            assert tape.gaps == [Gap(GapKind.TRIM, Lsn(1), Lsn(10))]
             assert list(tape.values) == list(range(11, 21))
             await assert_members_equal(client, log)
             assert await log.trim("end") == 21

@@ -6,16 +6,22 @@ import pytest
 
 from loopback import run
 from millrace.codec.frames import REQUEST_ID_MAX
-from millrace.core.messages import Pong, Written
+from millrace.core.messages import Message, Pong, Written
 from millrace.errors import ConnectionLost, NoAnswer, TooManyRequests
 from millrace.runtime.asks import Asks
+
+
+def add(asks: Asks, request_id: int, name: str, timeout_ms: int) -> asyncio.Future[Message]:
+    future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    asks.add(request_id, name, timeout_ms, future)
+    return future
 
 
 def test_ids_begin_again_behind_the_largest_and_skip_those_in_use() -> None:
     async def body() -> None:
         asks = Asks(asyncio.get_running_loop(), 10, "a:1")
         first = asks.next_id()
-        waiting = asks.add(first, "Next", 5_000)
+        waiting = add(asks, first, "Next", 5_000)
         assert first == 1 and not asks.was_issued(2)
         asks._last_id = REQUEST_ID_MAX - 1
         assert [asks.next_id(), asks.next_id()] == [REQUEST_ID_MAX, 2]
@@ -32,7 +38,7 @@ def test_each_request_has_its_own_deadline() -> None:
         order: list[int] = []
         futures = []
         for timeout_ms in (60, 20, 5_000, 40):
-            future = asks.add(asks.next_id(), "Next", timeout_ms)
+            future = add(asks, asks.next_id(), "Next", timeout_ms)
             future.add_done_callback(lambda _, ms=timeout_ms: order.append(ms))
             futures.append(future)
         results = await asyncio.gather(futures[0], futures[1], futures[3], return_exceptions=True)
@@ -50,13 +56,13 @@ def test_an_answered_request_does_not_time_out() -> None:
     async def body() -> None:
         asks = Asks(asyncio.get_running_loop(), 1, "a:1")
         quick = asks.next_id()
-        answered = asks.add(quick, "Write", 10)
+        answered = add(asks, quick, "Write", 10)
         with pytest.raises(TooManyRequests):
             asks.check_room()
         asks.settle(quick, Written())
         asks.check_room()
         with pytest.raises(NoAnswer):
-            await asks.add(asks.next_id(), "Next", 30)
+            await add(asks, asks.next_id(), "Next", 30)
         assert await answered == Written()
 
     run(body)

@@ -193,7 +193,7 @@ def test_a_paused_receiver_gives_signs_of_life_and_holds_nobody_else_dead() -> N
     run(body)
 
 
-def test_messages_of_one_turn_leave_together() -> None:
+def test_the_first_message_of_a_turn_leaves_at_once_and_the_others_together() -> None:
     async def body() -> None:
         async with pair() as both:
             calls = 0
@@ -209,8 +209,10 @@ def test_messages_of_one_turn_leave_together() -> None:
                     transport.writelines(buffers)
 
             both.session._queue._transport = Counted()  # type: ignore[assignment]
-            asked = [both.session.ask(echo(number), 1_000) for number in range(1, 200)]
-            await asyncio.gather(*asked)
+            asked = [both.session.ask(echo(1), 1_000)]
             assert calls == 1
+            asked += [both.session.ask(echo(number), 1_000) for number in range(2, 200)]
+            await asyncio.gather(*asked)
+            assert calls == 2
 
     run(body)

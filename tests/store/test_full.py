@@ -6,9 +6,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from millrace.codec.blocks import junk
 from millrace.core.messages import Refusal, Standing
 from millrace.limits import KIB, MIB
-from millrace.types import Ack, Lsn
+from millrace.types import Ack, EntryKind, Lsn
 from tests.conformance.store_suite import COPYSET, LOG, MEMBER, OTHER, held, known, make_block
 from tests.store.rig import REPOSITORY, LmdbRig
 
@@ -88,3 +89,24 @@ def test_a_commit_that_meets_a_full_disk_loses_blocks_only(open_rig: OpenRig) ->
     assert known(rig.store).fence == MEMBER
     rig.store.put(make_block(2), COPYSET, Ack.DISK)
     assert rig.settle() is None
+
+
+def test_a_full_store_still_takes_junk(open_rig: OpenRig) -> None:
+    """So that readers get past the positions of writers that were refused."""
+    rig = open_rig(8 * MIB)
+    first = 1
+    while True:
+        rig.store.put(make_block(first, size=300 * KIB), COPYSET, Ack.DISK)
+        if rig.settle() is not None:
+            break
+        first += 1
+    assert rig.store.usage().is_full
+    for _ in range(100):
+        rig.store.put(junk(LOG, Lsn(first), 1, EntryKind.HOLE), COPYSET, Ack.DISK)
+        assert rig.settle() is None
+        first += 1
+    rig.store.put(make_block(first, size=300 * KIB), COPYSET, Ack.DISK)
+    assert rig.settle() is not None
+    rig.store.trim(LOG, Lsn(first))
+    assert rig.settle() is None
+    rig.run_until(lambda: not rig.store.usage().is_full)

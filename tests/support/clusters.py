@@ -27,6 +27,7 @@ from millrace.core.messages import (
     Standing,
 )
 from millrace.core.projection import Projection
+from millrace.errors import Unavailable
 from millrace.local import LocalCluster
 from millrace.types import Epoch, Extent, LogId, Lsn, NodeId
 
@@ -150,14 +151,10 @@ async def whole_chain(client: Client, log: LogId, length: int = 3) -> Projection
 
 
 async def answer_of(client: Client, node: NodeId, message: Message) -> Message | None:
-    with contextlib.suppress(OSError):
-        from millrace.errors import Unavailable
-
-        try:
-            return await client.ask_node(node, message, ASK_TIMEOUT_MS)
-        except Unavailable:
-            return None
-    return None
+    try:
+        return await client.ask_node(node, message, ASK_TIMEOUT_MS)
+    except Unavailable:
+        return None
 
 
 async def described_by(client: Client, node: NodeId, log: LogId) -> Described | None:

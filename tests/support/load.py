@@ -7,7 +7,7 @@ At the end the two accounts must agree (G1, G2, G3, L6).
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from millrace.client import Log, UnknownAppend
@@ -15,6 +15,8 @@ from millrace.errors import MillraceError, Unavailable
 from millrace.types import Gap, GapKind, Lsn, Record
 
 PAUSE_AFTER_REFUSAL_S = 0.02
+PATIENT_MS = (5_000, 30_000)
+IMPATIENT_MS = (4, 15, 60)
 
 
 class Ledger:
@@ -50,7 +52,16 @@ class Ledger:
 class Load:
     """Writers of one log, each with one append under way."""
 
-    def __init__(self, log: Log, ledger: Ledger, name: str, writers: int, seed: int) -> None:
+    def __init__(
+        self,
+        log: Log,
+        ledger: Ledger,
+        name: str,
+        writers: int,
+        timeouts_ms: Sequence[int],
+        seed: int,
+    ) -> None:
+        self._timeouts_ms = timeouts_ms
         self._log = log
         self._ledger = ledger
         self._stopping = False
@@ -75,7 +86,7 @@ class Load:
             number += 1
             value = f"{name}.{number} ".encode() + choices.randbytes(choices.choice((8, 200, 3000)))
             try:
-                lsn = await self._log.append(value, timeout_ms=choices.choice((400, 5_000, 30_000)))
+                lsn = await self._log.append(value, timeout_ms=choices.choice(self._timeouts_ms))
             except UnknownAppend as unknown:
                 await self._settle(value, unknown)
             except Unavailable as error:
@@ -103,9 +114,11 @@ class Load:
 async def load_on(
     logs: list[Log], ledger: Ledger, *, writers: int = 32, seed: int = 0
 ) -> AsyncIterator[None]:
-    """Writers on each of these handles of one log, for as long as the block runs."""
+    """Writers on each of these handles of one log, for as long as the block runs.  Every second
+    handle is impatient, so that outcomes stay unknown and must be settled."""
     loads = [
-        Load(log, ledger, f"c{number}", writers, seed + number) for number, log in enumerate(logs)
+        Load(log, ledger, f"c{number}", writers, IMPATIENT_MS if number % 2 else PATIENT_MS, seed)
+        for number, log in enumerate(logs)
     ]
     try:
         yield

@@ -59,7 +59,7 @@ def root(
         ),
     ] = None,
     format: Annotated[
-        Format, typer.Option("--format", help="How to print answers; commands take it too.")
+        Format, typer.Option("--format", help="table or json; commands take it too.")
     ] = Format.TABLE,
     no_color: Annotated[
         bool,

@@ -130,7 +130,9 @@ async def append_lines(appending: Appending) -> None:
     if sys.stdin.isatty():
         appending.output.say("each line becomes a record; Ctrl-D ends")
     lines = StdinLines()
-    with appending.output.progress("records") as progress:
+    # On a terminal the positions themselves show the progress.
+    is_bar_wanted = not sys.stdin.isatty() and not sys.stdout.isatty()
+    with appending.output.progress("records", is_wanted=is_bar_wanted) as progress:
         while values := await lines.take():
             await appending.append(values)
             progress.advance(len(values))

@@ -71,7 +71,7 @@ def append(
         int, typer.Option("--window", min=1, max=WINDOW_MAX, help="Appends under way at once.")
     ] = 64,
     ack: Annotated[
-        Ack | None, typer.Option("--ack", help="Instead of what the log was made with.")
+        Ack | None, typer.Option("--ack", help="disk or memory, instead of the log's own.")
     ] = None,
     seconds: SecondsOption = 30.0,
     format: FormatOption = None,

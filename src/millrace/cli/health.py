@@ -95,7 +95,10 @@ def _of_nodes(status: "ClusterStatus") -> Iterator[Finding]:
             detail = f"dead: {node.info.address} holds no lease; start it again"
             yield _finding(Problem.NODE_DEAD, Level.CRITICAL, subject, detail)
         elif node.description is None:
-            detail = f"alive, but {node.info.address} does not answer from here: check the network"
+            detail = (
+                f"{node.info.address} does not answer, though its lease is held: it died just "
+                "now, or the network between here and there is down"
+            )
             yield _finding(Problem.NODE_SILENT, Level.CRITICAL, subject, detail)
         else:
             yield from _of_disk(node, subject)

@@ -37,10 +37,13 @@ def create(
     name: NameArgument,
     copies: Annotated[int, typer.Option("--copies", help="How many nodes hold each record.")] = 3,
     write_path: Annotated[
-        WritePath, typer.Option("--write-path", help="Who orders and copies the records.")
+        WritePath, typer.Option("--write-path", help="Who orders and copies: chain, so far.")
     ] = WritePath.CHAIN,
     ack: Annotated[
-        Ack, typer.Option("--ack", help="Acknowledge when each copy is on disk, or in memory.")
+        Ack,
+        typer.Option(
+            "--ack", help="Acknowledge when each copy is on disk, or in memory: disk or memory."
+        ),
     ] = Ack.DISK,
     retention: Annotated[
         int | None,

@@ -66,7 +66,7 @@ def append(
         typer.Option("--batch", min=1, help="At most so many records in a block."),
     ] = None,
     ack: Annotated[
-        Ack | None, typer.Option("--ack", help="Instead of what the log was made with.")
+        Ack | None, typer.Option("--ack", help="disk or memory, instead of the log's own.")
     ] = None,
     format: FormatOption = None,
 ) -> None:

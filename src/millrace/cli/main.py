@@ -23,6 +23,7 @@ FAILED = 1
 INTERRUPTED = 130
 # Options that mean the same for every command may stand anywhere on the line.
 GLOBAL_OPTIONS = ("--cluster", "--timeout")
+GLOBAL_WITH_VALUE = tuple((option, "=") for option in GLOBAL_OPTIONS)
 GLOBAL_FLAGS = ("--no-color",)
 
 
@@ -77,7 +78,7 @@ def hoist(arguments: Sequence[str]) -> list[str]:
         word = waiting.pop(0)
         if word in GLOBAL_OPTIONS and waiting:
             front += [word, waiting.pop(0)]
-        elif word in GLOBAL_FLAGS or word.partition("=")[0] in GLOBAL_OPTIONS:
+        elif word in GLOBAL_FLAGS or word.partition("=")[:2] in GLOBAL_WITH_VALUE:
             front.append(word)
         else:
             rest.append(word)

@@ -87,7 +87,7 @@ def info(
 @app.command("config")
 def show_config() -> None:
     """Print an example configuration with every setting explained."""
-    from millrace.config import example
+    from millrace.cli.example import example
 
     print(example(), end="")
 

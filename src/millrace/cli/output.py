@@ -53,8 +53,7 @@ class Output:
     # -- Data ---------------------------------------------------------------------------------
 
     def json(self, value: Any) -> None:
-        """Structs become objects, enums their values, bytes base64."""
-        document = msgspec.json.format(msgspec.json.encode(value), indent=2)
+        document = msgspec.json.format(msgspec.json.encode(plain(value)), indent=2)
         self.write(document + b"\n")
 
     def table(self, headings: Sequence[str], rows: Iterable[Sequence[str | int | Cell]]) -> None:
@@ -91,9 +90,11 @@ class Output:
         self._styled(sys.stderr, text, tone)
 
     @contextmanager
-    def progress(self, what: str, total: int | None = None) -> Iterator["Step"]:
+    def progress(
+        self, what: str, total: int | None = None, *, is_wanted: bool = True
+    ) -> Iterator["Step"]:
         """A bar on stderr while work goes on, if anybody looks at it."""
-        if not sys.stderr.isatty():
+        if not is_wanted or not sys.stderr.isatty():
             yield Step(None)
             return
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -128,6 +129,18 @@ class Step:
     def advance(self, count: int) -> None:
         if self._progress is not None:
             self._progress.advance(self._progress.task_ids[0], count)
+
+
+def plain(value: Any) -> Any:
+    """Every struct as an object with its fields' names, also those that travel as arrays."""
+    if isinstance(value, msgspec.Struct):
+        fields = msgspec.structs.fields(value)
+        return {field.name: plain(getattr(value, field.name)) for field in fields}
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value.value if isinstance(value, Enum) else value
 
 
 def confirm(question: str, *, yes: bool) -> None:

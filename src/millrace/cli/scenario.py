@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(name="scenario", help="Run scenario files.", no_args_is_help=True)
+app = typer.Typer(
+    name="scenario", help="Run scenario files (for developers).", no_args_is_help=True
+)
 
 
 @app.callback()

@@ -29,7 +29,8 @@ DEV_VARIABLE: Final = "MILLRACE_DEV"
 CLUSTER_VARIABLE: Final = "MILLRACE_CLUSTER"
 
 FormatOption = Annotated[
-    Format | None, typer.Option("--format", help="How to print the answer.", show_default="table")
+    Format | None,
+    typer.Option("--format", help="How to print the answer: table or json.", show_default="table"),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
@@ -47,7 +48,7 @@ class Session(msgspec.Struct):
 
     def addresses(self) -> list[str]:
         if self.cluster:
-            return [self.cluster]
+            return self.cluster.split(",")
         if (dev_folder() / "cluster.json").exists():
             from millrace.local import LocalCluster
 

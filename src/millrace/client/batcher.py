@@ -13,7 +13,7 @@ writers share blocks.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import msgspec
 
@@ -21,15 +21,17 @@ from millrace.client.outcomes import UnknownAppend
 from millrace.codec.blocks import draft
 from millrace.codec.drafts import Draft, HeaderPairs
 from millrace.core.append import Appended
+from millrace.errors import MillraceError
 from millrace.limits import (
     APPENDS_IN_FLIGHT_MAX,
     BATCH_BYTES_WAITING_MAX,
     BLOCK_BYTES_TARGET,
     BLOCK_RECORDS_MAX,
 )
+from millrace.runtime.hot_run import Waiter
 from millrace.types import Ack, Lsn
 
-SendBlock = Callable[[Draft, Ack, int], Awaitable[Appended]]
+SendBlock = Callable[[Draft, Ack, int, Waiter[Appended]], None]
 RECORD_OVERHEAD_BYTES = 24
 
 
@@ -42,12 +44,15 @@ class Share(msgspec.Struct, eq=False):
 
 
 class _Batch:
-    """Rows that will become a block."""
+    """Rows that will become a block, and the one who is told what became of it."""
 
     __slots__ = (
+        "_ended",
         "ack",
         "deadline_s",
         "drafted",
+        "has_headers",
+        "has_keys",
         "headers",
         "keys",
         "shares",
@@ -56,7 +61,8 @@ class _Batch:
         "values",
     )
 
-    def __init__(self, ack: Ack, deadline_s: float) -> None:
+    def __init__(self, ack: Ack, deadline_s: float, ended: "Callable[[_Batch], None]") -> None:
+        self._ended = ended
         self.ack = ack
         self.deadline_s = deadline_s  # The time in the queue counts too.
         self.values: list[bytes] = []
@@ -64,6 +70,8 @@ class _Batch:
         self.timestamps: list[int] = []
         self.headers: list[HeaderPairs] = []
         self.shares: list[Share] = []
+        self.has_keys = False
+        self.has_headers = False
         self.size = 0
         self.drafted: Draft | None = None  # Came as a finished draft.
 
@@ -78,14 +86,25 @@ class _Batch:
     def draft(self, compress: bool) -> Draft:
         if self.drafted is not None:
             return self.drafted
-        has_keys = any(key is not None for key in self.keys)
         return draft(
             self.values,
             timestamps_us=self.timestamps,
-            keys=self.keys if has_keys else None,
-            headers=self.headers if any(self.headers) else None,
+            keys=self.keys if self.has_keys else None,
+            headers=self.headers if self.has_headers else None,
             compress=compress,
         )
+
+    def set_result(self, appended: Appended) -> None:
+        for share in self.shares:
+            if not share.future.done():
+                first = Lsn(appended.first + share.offset)
+                share.future.set_result(Appended(first, Lsn(first + share.count - 1)))
+        self._ended(self)
+
+    def set_exception(self, error: Exception) -> None:
+        for share in self.shares:
+            _fail(share, error)
+        self._ended(self)
 
 
 class Batcher:
@@ -97,7 +116,8 @@ class Batcher:
         self._in_flight_max = in_flight_max
         self._waiting: deque[_Batch] = deque()
         self._waiting_bytes = 0
-        self._in_flight: set[asyncio.Task[None]] = set()
+        self._in_flight: set[_Batch] = set()
+        self._returned: asyncio.Future[None] | None = None  # Somebody waits for the next return.
         self._is_pump_due = False
         self._room = asyncio.Event()
         self._room.set()
@@ -116,7 +136,7 @@ class Batcher:
         timeout_ms: int,
     ) -> Appended:
         """Append one record."""
-        size = len(value) + (len(key) if key else 0) + RECORD_OVERHEAD_BYTES
+        size = len(value) + RECORD_OVERHEAD_BYTES
         if not self._room.is_set():
             await self._room.wait()
         batch = self._open_batch(ack, timeout_ms)
@@ -125,6 +145,11 @@ class Batcher:
         batch.keys.append(key)
         batch.timestamps.append(timestamp_us)
         batch.headers.append(headers)
+        if key is not None:
+            batch.has_keys = True
+            size += len(key)
+        if headers:
+            batch.has_headers = True
         self._grew(batch, size)
         return await share.future
 
@@ -134,7 +159,7 @@ class Batcher:
         """Append a whole block; returns when it has its place in the queue, not when done."""
         if not self._room.is_set():
             await self._room.wait()
-        batch = _Batch(ack, _deadline_s(timeout_ms))
+        batch = _Batch(ack, _deadline_s(timeout_ms), self._done)
         batch.drafted = finished
         share = self._share(batch, 0, finished.count)
         self._waiting.append(batch)
@@ -146,7 +171,9 @@ class Batcher:
         while self._waiting or self._in_flight:
             self._pump()
             if self._in_flight:
-                await asyncio.wait(self._in_flight, return_when=asyncio.FIRST_COMPLETED)
+                if self._returned is None:
+                    self._returned = asyncio.get_running_loop().create_future()
+                await asyncio.shield(self._returned)
 
     async def close(self) -> None:
         await self.flush()
@@ -158,7 +185,7 @@ class Batcher:
             if not batch.is_full and batch.ack is ack:
                 batch.deadline_s = max(batch.deadline_s, deadline_s)
                 return batch
-        batch = _Batch(ack, deadline_s)
+        batch = _Batch(ack, deadline_s, self._done)
         self._waiting.append(batch)
         return batch
 
@@ -172,6 +199,9 @@ class Batcher:
         self._waiting_bytes += size
         if self._waiting_bytes >= BATCH_BYTES_WAITING_MAX:
             self._room.clear()
+        self._pump_soon()
+
+    def _pump_soon(self) -> None:
         if not self._is_pump_due:
             self._is_pump_due = True
             asyncio.get_running_loop().call_soon(self._pump)
@@ -185,26 +215,25 @@ class Batcher:
             self._waiting_bytes -= batch.size
             if self._waiting_bytes < BATCH_BYTES_WAITING_MAX:
                 self._room.set()
-            task = asyncio.create_task(self._run(batch))
-            self._in_flight.add(task)
-            task.add_done_callback(self._done)
+            self._in_flight.add(batch)
+            self._start(batch)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._in_flight.discard(task)
-        self._pump()
-
-    async def _run(self, batch: _Batch) -> None:
+    def _start(self, batch: _Batch) -> None:
         left_ms = max(1, int((batch.deadline_s - time.monotonic()) * 1000))
         try:
-            appended = await self._send(batch.draft(self._compress), batch.ack, left_ms)
-        except Exception as error:  # Whatever it is belongs to those who wait for the block.
-            for share in batch.shares:
-                _fail(share, error)
-            return
-        for share in batch.shares:
-            if not share.future.done():
-                first = Lsn(appended.first + share.offset)
-                share.future.set_result(Appended(first, Lsn(first + share.count - 1)))
+            finished = batch.draft(self._compress)
+        except MillraceError as error:
+            batch.set_exception(error)
+        else:
+            self._send(finished, batch.ack, left_ms, batch)
+
+    def _done(self, batch: _Batch) -> None:
+        self._in_flight.discard(batch)
+        if self._waiting:
+            self._pump_soon()
+        if self._returned is not None:
+            self._returned.set_result(None)
+            self._returned = None
 
 
 def _deadline_s(timeout_ms: int) -> float:

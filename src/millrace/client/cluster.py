@@ -29,6 +29,7 @@ from millrace.core.projection import Projection, choose_chain
 from millrace.core.reconfigure import create
 from millrace.errors import (
     LogExists,
+    MetadataUnavailable,
     MillraceError,
     NoNodeReachable,
     NotConnected,
@@ -42,6 +43,7 @@ from millrace.limits import LOG_NAME_CHARS_MAX
 from millrace.meta import keys
 from millrace.meta.directory import ClusterDirectory
 from millrace.meta.remote import RemoteRepository
+from millrace.runtime.asks import AnswerWaiter
 from millrace.runtime.conditions import TransportCounters, TransportSettings
 from millrace.runtime.links import Links
 from millrace.runtime.procedures import Noted, ProcedureRunner
@@ -105,12 +107,19 @@ async def _find_cluster(links: Links, addresses: list[str], timeout_ms: int) -> 
                 answer = _answer_of(task)
                 if isinstance(answer, ClusterDescribed):
                     return answer
-                problems.append(f"{asks[task]}: {answer}")
+                address, problem = asks[task], str(answer)
+                problems.append(problem if address in problem else f"{address}: {problem}")
     finally:
         for task in pending:
             task.cancel()
+    details = "; ".join(sorted(problems))
+    if any(task.exception() is None for task in asks):
+        raise MetadataUnavailable(
+            f"nodes answer, but without the metadata repository they know nothing: {details}. "
+            "Start the node that hosts it, or etcd"
+        )
     raise NoNodeReachable(
-        "no node of the cluster answers: " + "; ".join(sorted(problems)) + ". "
+        f"no node of the cluster answers: {details}. "
         "Is it running? `millrace dev up` starts a local one"
     )
 
@@ -141,7 +150,9 @@ class Client:
         self.links = links
         self.directory = ClusterDirectory(RemoteRepository(links, described.metadata))
         self.directory.addresses = {node.id: node.address for node in described.nodes}
-        self.runner = ProcedureRunner(self.ask_node, self.directory, junk, noted)
+        self.runner = ProcedureRunner(
+            self.ask_node, self.directory, junk, noted, ask_now=self.ask_node_now
+        )
         self._logs: dict[str, Log] = {}
 
     async def __aenter__(self) -> "Client":
@@ -241,10 +252,16 @@ class Client:
         address = self.directory.addresses.get(node) or await self.directory.address(node)
         if address is None:
             raise NotConnected(f"node {node} is not registered")
-        answer = self.links.ask_now(address, message, timeout_ms)
-        if answer is not None:
-            return await answer
         return await self.links.ask(address, message, timeout_ms)
+
+    def ask_node_now(
+        self, node: NodeId, message: Message, timeout_ms: int, waiter: AnswerWaiter
+    ) -> bool:
+        """Ask a node that is connected; false if it is not."""
+        address = self.directory.addresses.get(node)
+        if address is None:
+            return False
+        return self.links.ask_now(address, message, timeout_ms, waiter)
 
     async def _describe_node(self, node: NodeInfo) -> NodeDescribed | None:
         try:

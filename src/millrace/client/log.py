@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from millrace.client import positions
 from millrace.client.batcher import Batcher
-from millrace.client.outcomes import BlockAppend, UnknownAppend, settle
+from millrace.client.outcomes import BlockAppend, TellOutcome, UnknownAppend, settle
 from millrace.client.positions import Anchor, Position
 from millrace.client.reader import Reader
 from millrace.codec.arrow import draft_from_arrow
 from millrace.codec.blocks import draft, place, records
 from millrace.codec.drafts import Draft, HeaderPairs
-from millrace.core.append import Append, Appended, AppendUnknown
+from millrace.core.append import Append, Appended
 from millrace.core.consult import Question, consult
 from millrace.core.follow import copy_elsewhere, find_projection
 from millrace.core.messages import (
@@ -58,6 +58,7 @@ from millrace.limits import (
     BLOCK_RECORDS_MAX,
     RECORD_BYTES_MAX,
 )
+from millrace.runtime.hot_run import Waiter
 from millrace.types import (
     LSN_MAX,
     Ack,
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
 TIMEOUT_MS = 30_000
 ASK_TIMEOUT_MS = 3_000
 TRIM_ATTEMPTS_MAX = 8
+_BYTES_LIKE = (bytes, bytearray, memoryview)
 
 
 class LogDescription(msgspec.Struct, frozen=True):
@@ -197,7 +199,9 @@ class Log:
         """Wait until every append made so far has its outcome."""
         await self._batcher.flush()
 
-    async def _append_block(self, finished: Draft, ack: Ack, timeout_ms: int) -> Appended:
+    def _append_block(
+        self, finished: Draft, ack: Ack, timeout_ms: int, waiter: Waiter[Appended]
+    ) -> None:
         token = Token(self._token_client, next(self._requests))
         log = self.info.id
         append = Append(
@@ -207,14 +211,14 @@ class Log:
             ack,
             lambda first, epoch: place(finished, log, epoch, first, token),
         )
-        return await self._run_append(BlockAppend(append, finished.count), timeout_ms)
+        block = BlockAppend(append, finished.count)
+        told = TellOutcome(block, self.name, waiter)
+        self._runner.begin(append.run(self.projection), timeout_ms, told)
 
     async def _run_append(self, block: BlockAppend, timeout_ms: int) -> Appended:
         if block.settled is not None:
             return settle(block.settled, block, self.name)
         outcome = await self._runner.run(block.append.run(self.projection), timeout_ms)
-        if not isinstance(outcome, AppendUnknown):
-            block.settled = outcome
         return settle(outcome, block, self.name)
 
     def _ack(self, ack: Ack | str | None) -> Ack:
@@ -226,11 +230,13 @@ class Log:
             raise UsageError(f"ack={ack!r}: use 'disk' or 'memory'") from None
 
     def _check_record(self, value: bytes, key: bytes | None, headers: HeaderPairs) -> None:
-        if not isinstance(value, bytes | bytearray | memoryview):
+        if not isinstance(value, _BYTES_LIKE):
             raise UsageError(f"a value is bytes, not {type(value).__name__}")
         if key is not None and not isinstance(key, bytes):
             raise UsageError(f"a key is bytes, not {type(key).__name__}")
-        size = len(value) + len(key or b"") + sum(len(n) + len(v) for n, v in headers)
+        size = len(value) if key is None else len(value) + len(key)
+        if headers:
+            size += sum(len(name) + len(content) for name, content in headers)
         if size > RECORD_BYTES_MAX:
             raise RecordTooLarge(
                 f"a record of {size} bytes is larger than {RECORD_BYTES_MAX}: "

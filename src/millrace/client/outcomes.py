@@ -15,6 +15,7 @@ from millrace.errors import (
     OutcomeUnknown,
     TimedOut,
 )
+from millrace.runtime.hot_run import Waiter
 from millrace.types import Lsn
 
 
@@ -50,10 +51,13 @@ class UnknownAppend(OutcomeUnknown):
 
 
 def settle(outcome: AppendOutcome, block: BlockAppend, log: str) -> Appended:
-    """The value, or the exception that stands for the outcome."""
+    """The value, or the exception that stands for the outcome; the block remembers one that is
+    certain."""
     if isinstance(outcome, Appended):
+        block.settled = outcome
         return outcome
     if isinstance(outcome, NotAppended):
+        block.settled = outcome
         raise _not_appended(outcome, log)
     raise UnknownAppend(
         f"log {log!r}: the append at {outcome.first} may or may not have happened "
@@ -62,6 +66,28 @@ def settle(outcome: AppendOutcome, block: BlockAppend, log: str) -> Appended:
         0,
         block.count,
     )
+
+
+class TellOutcome:
+    """Is told the outcome of a block, and tells its waiter the value or the error."""
+
+    __slots__ = ("_block", "_log", "_waiter")
+
+    def __init__(self, block: BlockAppend, log: str, waiter: Waiter[Appended]) -> None:
+        self._block = block
+        self._log = log
+        self._waiter = waiter
+
+    def set_result(self, outcome: AppendOutcome) -> None:
+        try:
+            appended = settle(outcome, self._block, self._log)
+        except MillraceError as error:
+            self._waiter.set_exception(error)
+        else:
+            self._waiter.set_result(appended)
+
+    def set_exception(self, error: Exception) -> None:
+        self._waiter.set_exception(error)
 
 
 def _not_appended(outcome: NotAppended, log: str) -> MillraceError:

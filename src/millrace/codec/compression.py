@@ -35,21 +35,21 @@ class _Machines(threading.local):
 _machines: Final = _Machines()
 
 
-def compress(body: Buffer, values: pa.Buffer) -> bytes | None:
+def compress(body: Buffer, values: Buffer | pa.Buffer) -> bytes | None:
     """The body as a zstd frame; None if that would save too little.  `values` is the part of it
     that may be anything: offsets and timestamps always compress and would flatter a sample."""
     size = len(body)
-    if size < BYTES_MIN or (values.size > 2 * SAMPLE_BYTES and not _is_promising(size, values)):
+    if size < BYTES_MIN or (len(values) > 2 * SAMPLE_BYTES and not _is_promising(size, values)):
         return None
     frame: bytes = _machines.compressor.compress(body)
     return frame if len(frame) <= _worth(size) else None
 
 
-def _is_promising(size: int, values: pa.Buffer) -> bool:
-    if size - values.size >= size - _worth(size):
+def _is_promising(size: int, values: Buffer | pa.Buffer) -> bool:
+    if size - len(values) >= size - _worth(size):
         return True  # The columns around small values may save enough by themselves.
-    sample = values.slice(0, SAMPLE_BYTES)
-    return len(_machines.compressor.compress(memoryview(sample))) <= _worth(SAMPLE_BYTES)
+    sample = memoryview(values)[:SAMPLE_BYTES]
+    return len(_machines.compressor.compress(sample)) <= _worth(SAMPLE_BYTES)
 
 
 def _worth(size: int) -> int:

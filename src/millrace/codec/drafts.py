@@ -15,19 +15,20 @@ Invariants:
 
 from array import array
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.codec.columns import HEADERS_TYPE, AnyArray, HeaderRows, Rows, encode
+from millrace.codec.columns import HEADERS_TYPE, AnyArray, HeaderRows, Rows, encode, encode_one
 from millrace.codec.compression import compress as compress_body
 from millrace.codec.header import BODY_BYTES_MAX, HEADER_BYTES, Flags, Header, checksum_of
 from millrace.errors import UsageError
-from millrace.limits import BLOCK_BYTES_MAX, BLOCK_RECORDS_MAX
+from millrace.limits import BLOCK_BYTES_MAX, BLOCK_BYTES_TARGET, BLOCK_RECORDS_MAX
 from millrace.types import NO_TOKEN, Buffer, EntryKind, Epoch, LogId, Lsn
 
 HeaderPairs = tuple[tuple[str, bytes], ...]
+_NO_HEADER: Final = bytes(HEADER_BYTES)
 
 
 class Draft:
@@ -65,8 +66,13 @@ def draft(
 ) -> Draft:
     count = _checked_count(len(values))
     for name, column in (("keys", keys), ("timestamps", timestamps_us), ("headers", headers)):
-        if isinstance(column, Sequence) and len(column) != count:
+        if not isinstance(column, int | None) and len(column) != count:
             raise UsageError(f"{len(column)} {name} were given for {count} values")
+    if count == 1 and headers is None:
+        stamp = timestamps_us if isinstance(timestamps_us, int) else timestamps_us[0]
+        key = None if keys is None else keys[0]
+        if _is_simple(stamp, values[0], key):
+            return _draft_one(stamp, cast("bytes", values[0]), key, compress)
     value_column = _column(values, pa.binary(), "values")
     if value_column.null_count:
         raise UsageError("a value is None; a record without a value has the value b''")
@@ -90,37 +96,64 @@ def draft_rows(rows: Rows, *, compress: bool) -> Draft:
             f"{rows.count} records make a block of {sections.size + HEADER_BYTES} bytes; "
             f"at most {BLOCK_BYTES_MAX} fit: append them in smaller batches"
         )
-    buffer = bytearray().join([bytes(HEADER_BYTES), *sections.parts])
     flags = Flags.NONE
     if rows.keys is not None:
         flags |= Flags.HAS_KEYS
     if rows.headers is not None:
         flags |= Flags.HAS_HEADERS
-    if compress:
+    bounds = _bounds(rows.timestamps, rows.count)
+    values = sections.values if compress else None
+    return _joined(sections.parts, rows.count, flags, bounds, values)
+
+
+def _is_simple(timestamp_us: object, value: object, key: object) -> bool:
+    """Whether a lone record needs no conversion and breaks no limit; if not, Arrow takes it, or
+    says what is wrong with it."""
+    return (
+        type(value) is bytes
+        and (key is None or type(key) is bytes)
+        and type(timestamp_us) is int
+        and -(2**63) <= timestamp_us < 2**63
+        and len(value) + (0 if key is None else len(key)) <= BLOCK_BYTES_TARGET
+    )
+
+
+def _draft_one(timestamp_us: int, value: bytes, key: bytes | None, compress: bool) -> Draft:
+    flags = Flags.NONE if key is None else Flags.HAS_KEYS
+    parts = encode_one(timestamp_us, value, key)
+    return _joined(parts, 1, flags, (timestamp_us, timestamp_us), value if compress else None)
+
+
+def _joined(
+    parts: Sequence[bytes | pa.Buffer],
+    count: int,
+    flags: Flags,
+    bounds_us: tuple[int, int],
+    values: bytes | pa.Buffer | None,
+) -> Draft:
+    """The draft whose body is `parts`, compressed if that pays; `values` None: do not try."""
+    buffer = bytearray().join((_NO_HEADER, *parts))
+    raw_size = len(buffer) - HEADER_BYTES
+    if values is not None:
         with memoryview(buffer)[HEADER_BYTES:] as body:
-            frame = compress_body(body, sections.values)
+            frame = compress_body(body, values)
         if frame is not None:
-            buffer = bytearray().join([bytes(HEADER_BYTES), frame])
+            buffer = bytearray().join((_NO_HEADER, frame))
             flags |= Flags.ZSTD
-    return Draft(buffer, _template(rows, flags, buffer, sections.size))
-
-
-def _template(rows: Rows, flags: Flags, buffer: bytearray, raw_size: int) -> Header:
-    oldest, newest = _bounds(rows.timestamps, rows.count)
-    return Header(
+    template = Header(
         flags,
         EntryKind.DATA,
-        rows.count,
+        count,
         LogId(0),
         Lsn(0),
         Epoch(0),
         NO_TOKEN,
-        oldest,
-        newest,
+        *bounds_us,
         len(buffer) - HEADER_BYTES,
         raw_size,
         checksum_of(memoryview(buffer)[HEADER_BYTES:]),
     )
+    return Draft(buffer, template)
 
 
 def _bounds(timestamps: pa.Buffer, count: int) -> tuple[int, int]:

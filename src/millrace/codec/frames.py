@@ -47,6 +47,7 @@ REQUEST_ID_MAX: Final = 2**32 - 1
 
 _HEADER: Final = struct.Struct("<IIBBHIII")
 _MAGIC_AND_CHECKSUM: Final = struct.Struct("<II")
+_COVERED: Final = struct.Struct("<BBHIII")
 FRAME_HEADER_BYTES: Final = _HEADER.size
 _COVERED_FROM: Final = _MAGIC_AND_CHECKSUM.size
 
@@ -84,12 +85,11 @@ def encode(message: Message, request_id: int = 0, is_answer: bool = False) -> li
     writer = _codec.writer
     buffers: list[Buffer] = [b""]
     writer.buffers = buffers
-    frame = bytearray(FRAME_HEADER_BYTES)
     try:
-        writer.encoder.encode_into(message, frame, FRAME_HEADER_BYTES)
+        meta = writer.encoder.encode(message)
     finally:
         writer.buffers = []
-    meta_size = len(frame) - FRAME_HEADER_BYTES
+    meta_size = len(meta)
     payload_size = sum(map(len, buffers))
     if meta_size > FRAME_META_BYTES_MAX or payload_size > FRAME_PAYLOAD_BYTES_MAX:
         raise MessageTooLarge(
@@ -97,24 +97,21 @@ def encode(message: Message, request_id: int = 0, is_answer: bool = False) -> li
             f"and {payload_size} bytes of blocks"
         )
     flags = FLAG_ANSWER if is_answer else 0
-    _HEADER.pack_into(
-        frame, 0, FRAME_MAGIC, 0, PROTOCOL_VERSION, flags, 0, request_id, meta_size, payload_size
-    )
-    checksum = google_crc32c.value(bytes(memoryview(frame)[_COVERED_FROM:]))
-    _MAGIC_AND_CHECKSUM.pack_into(frame, 0, FRAME_MAGIC, checksum)
-    buffers[0] = bytes(frame)
+    covered = _COVERED.pack(PROTOCOL_VERSION, flags, 0, request_id, meta_size, payload_size) + meta
+    buffers[0] = _MAGIC_AND_CHECKSUM.pack(FRAME_MAGIC, google_crc32c.value(covered)) + covered
     return buffers
 
 
-def parse_frame_header(data: Buffer) -> FrameHeader:
-    """The header at the beginning of `data`.  Keeps I2."""
-    if len(data) < FRAME_HEADER_BYTES:
-        raise ProtocolError(f"a frame header cut off after {len(data)} bytes")
+def parse_frame_header(data: Buffer, start: int = 0) -> FrameHeader:
+    """The header that begins at `start` of `data`.  Keeps I2."""
+    end = start + FRAME_HEADER_BYTES
+    if len(data) < end:
+        raise ProtocolError(f"a frame header cut off after {len(data) - start} bytes")
     magic, checksum, version, flags, reserved, request_id, meta_size, payload_size = (
-        _HEADER.unpack_from(data)
+        _HEADER.unpack_from(data, start)
     )
     if magic != FRAME_MAGIC:
-        raise ProtocolError(f"not a frame: it begins with {bytes(data[:4]).hex()}")
+        raise ProtocolError(f"not a frame: it begins with {bytes(data[start : start + 4]).hex()}")
     if version != PROTOCOL_VERSION:
         raise UnknownVersion(
             f"the peer speaks version {version} of the protocol, this side {PROTOCOL_VERSION}"
@@ -127,7 +124,7 @@ def parse_frame_header(data: Buffer) -> FrameHeader:
         raise ProtocolError(f"{payload_size} bytes of blocks; {FRAME_PAYLOAD_BYTES_MAX} allowed")
     if flags and not request_id:
         raise ProtocolError("an answer to no request")
-    covered = bytes(data[_COVERED_FROM:FRAME_HEADER_BYTES])
+    covered = bytes(data[start + _COVERED_FROM : end])
     return FrameHeader(request_id, flags != 0, meta_size, payload_size, checksum, covered)
 
 
@@ -136,11 +133,12 @@ def decode(header: FrameHeader, body: memoryview) -> Message:
     if len(body) != header.body_size:
         raise ProtocolError(f"a frame body of {len(body)} bytes instead of {header.body_size}")
     # A copy, because the checksum wants bytes.  The meta is small: the data are in the payload.
-    meta = bytes(body[: header.meta_size])
+    meta_size = header.meta_size
+    meta = bytes(body[:meta_size])
     if google_crc32c.extend(google_crc32c.value(header.covered), meta) != header.checksum:
         raise ProtocolError("a frame whose checksum does not match")
     reader = _codec.reader
-    reader.begin(body[header.meta_size :])
+    reader.begin(body[meta_size:])
     try:
         message: Message = reader.decoder.decode(meta)
         unused_bytes = len(reader.payload) - reader.used_bytes

@@ -30,6 +30,7 @@ from millrace.core.messages import (
 )
 from millrace.core.procedure import (
     Answer,
+    Ask,
     DeadlinePassed,
     Failure,
     Pause,
@@ -120,7 +121,7 @@ class Append:
             if step is not None:
                 return step
         if self._block is None:
-            answer = yield from ask(
+            answer: Answer = yield Ask(
                 projection.sequencer, Next(self._log, projection.epoch, self._count)
             )
             if not isinstance(answer, Issued):
@@ -186,7 +187,9 @@ class Append:
         way it may be done, also when the time runs out before its answer (I2)."""
         while True:
             was_written, self._may_be_written = self._may_be_written, True
-            answer = yield from ask(node, write)
+            answer: Answer = yield Ask(node, write)
+            if isinstance(answer, Written):
+                return answer
             if _is_not_done(answer):
                 self._may_be_written = was_written
             if not isinstance(answer, Refused) or answer.reason is not Refusal.BUSY:

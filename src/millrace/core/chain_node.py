@@ -196,21 +196,23 @@ class ChainNode:
         ack: Ack,
         answer: Message,
     ) -> list[NodeEffect]:
-        if epoch != self.fence.epoch or not self._may_speak():
-            return [Reply(ticket, self.refuse(epoch) or self._bad("unreachable"))]
+        refusal = self.refuse(epoch)
+        if refusal is not None:
+            return [Reply(ticket, refusal)]
+        taken = self.taken
         if block.log != self.log or block.first < FIRST_LSN:
             return [Reply(ticket, self._bad(f"{block!r} does not belong here"))]
-        if block.end <= self.taken.trim_end:
-            return [Reply(ticket, Refused(Refusal.TRIMMED, epoch, f"below {self.taken.trim_end}"))]
+        if block.end <= taken.trim_end:
+            return [Reply(ticket, Refused(Refusal.TRIMMED, epoch, f"below {taken.trim_end}"))]
         # A block across the trim point is taken for its upper part: the rest of it is still read.
-        first = max(block.first, self.taken.trim_end)
-        if self.taken.overlaps(first, block.end):
+        first = max(block.first, taken.trim_end)
+        if taken.overlaps(first, block.end):
             return self._refuse_written(ticket, first, block.end)
         if self.refuse_writes is not None and not self._fits_all_the_same(block):
             return [Reply(ticket, Refused(self.refuse_writes, epoch))]
-        if len(self.taken.islands) >= SPARSE_EXTENTS_MAX:
+        if len(taken.islands) >= SPARSE_EXTENTS_MAX:
             return [Reply(ticket, Refused(Refusal.BUSY, epoch, "too many holes below this block"))]
-        self.taken.take(first, block.end)
+        taken.take(first, block.end)
         settle = self._settle(ticket, ack, answer)
         self._unsafe[settle.number] = (first, block.end)
         return [StoreBlock(block, copyset, ack), settle]
@@ -327,13 +329,10 @@ class ChainNode:
 
     # -- Shared -------------------------------------------------------------------------------
 
-    def _may_speak(self) -> bool:
-        return self.fence.standing is Standing.MEMBER or self._resealed
-
     def refuse(self, epoch: Epoch) -> Refused | None:
         if epoch != self.fence.epoch:
             return Refused(Refusal.EPOCH, self.fence.epoch)
-        if not self._may_speak():
+        if self.fence.standing is not Standing.MEMBER and not self._resealed:
             return Refused(Refusal.INCOMPLETE, self.fence.epoch, self.fence.standing.value)
         return None
 

@@ -13,11 +13,14 @@ import msgspec
 from millrace.core.messages import Describe, Described, Learn, Learned, Standing
 from millrace.core.procedure import Answer, Ask, ClusterView, Procedure, ask, ask_all
 from millrace.core.projection import Projection, ReconfigureReason
-from millrace.types import Epoch, LogId, NodeId, NodeInfo, Role
+from millrace.core.repair import ChainTrouble, FillPolicy, MakeJunk, repair
+from millrace.types import Epoch, LogId, Lsn, NodeId, NodeInfo, Role
 
 LEARN_TIMEOUT_MS = 600_000
 LEARN_ROUNDS_MAX = 8
 CLOSE_ENOUGH = 1_024  # Positions left for the reconciliation to copy, while the log waits.
+HOLES_MAX = 1_024  # Closed before a node learns; what is left the reconciliation copies.
+HOLE_WAIT_MS = 1_000
 
 
 class StepKind(Enum):
@@ -107,6 +110,22 @@ def _has_lost(described: Described, epoch: Epoch) -> bool:
     if described.epoch > epoch:
         return False  # The chain is being changed.
     return described.epoch < epoch or described.standing is not Standing.MEMBER
+
+
+def close_holes(projection: Projection, make_junk: MakeJunk) -> Procedure[None]:
+    """A learner copies what is committed, which ends at the first hole; all that lies above is
+    copied while the log is sealed.  So old holes are closed before anybody learns."""
+    closed = Lsn(0)
+    for _ in range(HOLES_MAX):
+        described = yield from ask(projection.tail, Describe(projection.log))
+        if not isinstance(described, Described) or described.readable_end <= closed:
+            return
+        if described.end - described.readable_end <= CLOSE_ENOUGH:
+            return
+        closed = described.readable_end
+        result = yield from repair(projection, closed, FillPolicy(HOLE_WAIT_MS), make_junk)
+        if isinstance(result, ChainTrouble):
+            return
 
 
 def teach(projection: Projection, learner: NodeId) -> Procedure[Answer]:

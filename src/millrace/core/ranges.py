@@ -27,6 +27,8 @@ class TakenRanges:
     def overlaps(self, first: Lsn, end: Lsn) -> bool:
         if first < self.contiguous_end:
             return True
+        if not self.islands:
+            return False
         at = bisect_right(self.islands, (first, end))
         if at and self.islands[at - 1][1] > first:
             return True

@@ -435,6 +435,10 @@ class ReadStream:
 
     def _ended(self, node: NodeId, reason: Refusal, epoch: Epoch) -> list[ReadEffect]:
         if reason is Refusal.EPOCH:
+            assert self.projection is not None
+            if epoch < self.projection.epoch:
+                # A tail that is behind its own projection has lost its fence: its disk is gone.
+                return self._rewind(RewindReason.REFUSED, node)
             return self._rewind(RewindReason.EPOCH, None, epoch)
         if reason is Refusal.CORRUPT:
             self.rewinds[RewindReason.CORRUPT] = self.rewinds.get(RewindReason.CORRUPT, 0) + 1

@@ -55,6 +55,7 @@ from millrace.types import Epoch, LogId, Lsn, NodeId, Token
 BACKOFF_MS = 20
 BACKOFF_MS_MAX = 500
 SEAL_TIMEOUT_MS = 1_000
+RIVAL_PAUSES_MS = (100, 300, 900)  # Together somewhat more than a seal may take.
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -79,19 +80,23 @@ class _Members(msgspec.Struct, frozen=True):
 class _TryAgain(msgspec.Struct, frozen=True):
     floor: Epoch
     detail: str
+    is_rival: bool = False  # Somebody else is at it.
 
 
 def reconfigure(
     change: Change, proposer: Token, make_junk: MakeJunk
 ) -> Procedure[Projection | Failure]:
     floor, trouble = Epoch(0), Failure(FailureKind.TIMED_OUT, "no attempt was finished")
+    attempts = patience = 0
     try:
-        for attempt in range(RECONFIGURE_ATTEMPTS_MAX):
-            if attempt:
-                yield Pause(min(BACKOFF_MS << attempt, BACKOFF_MS_MAX))
+        while attempts < RECONFIGURE_ATTEMPTS_MAX:
+            if patience:
+                yield Pause(RIVAL_PAUSES_MS[-patience])
+            elif attempts:
+                yield Pause(min(BACKOFF_MS << attempts, BACKOFF_MS_MAX))
             read: tuple[Projection | None, int] | Failure = yield ReadProjection(change.log)
             if isinstance(read, Failure):
-                trouble = read
+                attempts, trouble = attempts + 1, read
                 continue
             current, version = read
             if current is None:
@@ -100,10 +105,17 @@ def reconfigure(
             if has_moved and current.epoch >= floor:
                 # The loser adopts the winner's, also when both were after the same epoch.
                 return current
+            if patience and current.epoch < floor:
+                # A rival may be waiting for a silent node.  Sealing above it would undo its work,
+                # and it ours: it gets the time that a seal may take.
+                patience -= 1
+                continue
+            attempts += 1
             result = yield from _attempt(change, current, version, floor, proposer, make_junk)
             if isinstance(result, Projection):
                 return result
             floor, trouble = max(floor, result.floor), Failure(FailureKind.TIMED_OUT, result.detail)
+            patience = len(RIVAL_PAUSES_MS) if result.is_rival else 0
             yield from note("reconfigure.again", log=change.log, detail=result.detail)
     except DeadlinePassed:
         return Failure(trouble.kind, f"no new chain in time: {trouble.detail}")
@@ -188,7 +200,7 @@ def _choose_members(
         if isinstance(answer, Refused) and answer.reason is Refusal.EPOCH
     ]
     if ahead:
-        return _TryAgain(max(ahead), f"somebody else sealed epoch {max(ahead)}")
+        return _TryAgain(max(ahead), f"somebody else sealed epoch {max(ahead)}", is_rival=True)
     sealed = {node: answer for node, answer in answers.items() if isinstance(answer, Sealed)}
     old = [node for node in current.chain if node in sealed]
     added = [node for node in change.add if node in sealed and node not in old]

@@ -15,6 +15,8 @@ from millrace.core.messages import (
     Fill,
     Filled,
     Found,
+    Index,
+    IndexPage,
     Peek,
     Peeked,
     Read,
@@ -25,6 +27,7 @@ from millrace.core.messages import (
 )
 from millrace.core.procedure import Answer, Failure, Pause, Procedure, ask, note
 from millrace.core.projection import Projection, ReconfigureReason
+from millrace.limits import BLOCK_RECORDS_MAX
 from millrace.types import Ack, Block, EntryKind, Epoch, LogId, Lsn, NodeId
 
 MakeJunk = Callable[[LogId, Lsn, int, EntryKind], Block]
@@ -79,7 +82,10 @@ def repair(
             return RepairResult.READABLE
         if policy.wait_ms is None:
             return RepairResult.WAITING
-        if not has_waited and policy.wait_ms > 0:
+        # A range that the sequencer does not remember was issued by one that is gone, or very long
+        # ago: nobody is on the way there, so waiting would only hold up readers (I4 of append).
+        is_forgotten = not peeked.range_first
+        if not has_waited and policy.wait_ms > 0 and not is_forgotten:
             yield Pause(policy.wait_ms)
             has_waited = True
             continue
@@ -112,7 +118,12 @@ def _fill(
 ) -> Procedure[RepairResult | ChainTrouble | None]:
     """None: the head turned out to hold something; look again."""
     log, epoch = projection.log, projection.epoch
-    first, last = (peeked.range_first, peeked.range_last) if peeked.range_first else (lsn, lsn)
+    first, last = peeked.range_first, peeked.range_last
+    if not first:
+        hole_last = yield from _hole_last(projection, lsn)
+        if isinstance(hole_last, ChainTrouble):
+            return hole_last
+        first, last = lsn, hole_last
     junk = make_junk(log, first, last - first + 1, EntryKind.HOLE)
     answer = yield from ask(projection.head, Fill(log, epoch, junk, projection.chain))
     if isinstance(answer, Refused) and answer.reason in (Refusal.WRITTEN, Refusal.TRIMMED):
@@ -129,6 +140,16 @@ def _fill(
     yield from note("hole.filled", log=log, first=first, last=last)
     trouble = yield from complete(projection, junk)
     return RepairResult.FILLED if trouble is None else trouble
+
+
+def _hole_last(projection: Projection, lsn: Lsn) -> Procedure[Lsn | ChainTrouble]:
+    """Where the hole at `lsn` ends at the head: a whole forgotten block is filled at once."""
+    end = Lsn(lsn + BLOCK_RECORDS_MAX)
+    page = yield from ask(projection.head, Index(projection.log, projection.epoch, lsn, end))
+    if not isinstance(page, IndexPage):
+        return _trouble(projection.head, page)
+    above = [extent.first for extent in page.extents if extent.first > lsn]
+    return Lsn(above[0] - 1) if above else lsn
 
 
 def _check_same(

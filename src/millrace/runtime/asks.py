@@ -3,14 +3,14 @@
 Asking is the hot path, timing out is rare: an ask costs a dictionary entry and a comparison.
 One timer stands at the earliest deadline known when it was set; when it fires, all are looked at.
 
-  I1  Each future is settled once: by its answer, its deadline or the loss of the connection.
+  I1  Each waiter is told once: by its answer, its deadline or the loss of the connection.
   I2  At most `limit` requests wait.
   I3  An answer to a request that no longer waits is late: it is ignored.  An answer to a request
       that was never made is the peer's error.
 """
 
 import asyncio
-from typing import Final
+from typing import Final, Protocol
 
 from millrace.codec.frames import REQUEST_ID_MAX
 from millrace.core.messages import Message
@@ -19,12 +19,22 @@ from millrace.errors import ConnectionLost, NoAnswer, TooManyRequests
 TIMER_STEP_S: Final = 0.002  # Deadlines closer together than this are looked at together.
 
 
+class AnswerWaiter(Protocol):
+    """Whoever is told the answer to a request; a Future is one."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, message: Message, /) -> None: ...
+
+    def set_exception(self, error: Exception, /) -> None: ...
+
+
 class Asks:
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int, address: str) -> None:
         self._loop = loop
         self._limit = limit
         self._address = address
-        self._waiting: dict[int, tuple[asyncio.Future[Message], float, str]] = {}
+        self._waiting: dict[int, tuple[AnswerWaiter, float, str]] = {}
         self._last_id = 0
         self._has_wrapped = False
         self._timer: asyncio.TimerHandle | None = None
@@ -48,14 +58,12 @@ class Asks:
             if self._last_id not in self._waiting:
                 return self._last_id
 
-    def add(self, request_id: int, name: str, timeout_ms: int) -> asyncio.Future[Message]:
-        """The future of the answer to the request `name` that was just sent."""
-        future: asyncio.Future[Message] = self._loop.create_future()
+    def add(self, request_id: int, name: str, timeout_ms: int, waiter: AnswerWaiter) -> None:
+        """`waiter` waits for the answer to the request `name` that was just sent."""
         deadline_s = self._loop.time() + timeout_ms / 1000
-        self._waiting[request_id] = (future, deadline_s, name)
+        self._waiting[request_id] = (waiter, deadline_s, name)
         if deadline_s < self._timer_at_s:
             self._set_timer(deadline_s)
-        return future
 
     def was_issued(self, request_id: int) -> bool:
         return self._has_wrapped or request_id <= self._last_id
@@ -72,9 +80,9 @@ class Asks:
     def fail_all(self, reason: str) -> None:
         self._cancel_timer()
         waiting, self._waiting = self._waiting, {}
-        for future, _, name in waiting.values():
-            if not future.done():
-                future.set_exception(
+        for waiter, _, name in waiting.values():
+            if not waiter.done():
+                waiter.set_exception(
                     ConnectionLost(f"{name} to {self._address}: connection lost ({reason})")
                 )
 
@@ -83,9 +91,9 @@ class Asks:
         now_s = self._loop.time()
         due = [(entry[1], key) for key, entry in self._waiting.items() if entry[1] <= now_s]
         for _, request_id in sorted(due):
-            future, _, name = self._waiting.pop(request_id)
-            if not future.done():
-                future.set_exception(NoAnswer(f"{name}: no answer from {self._address} in time"))
+            waiter, _, name = self._waiting.pop(request_id)
+            if not waiter.done():
+                waiter.set_exception(NoAnswer(f"{name}: no answer from {self._address} in time"))
         if self._waiting:
             nearest_s = min(entry[1] for entry in self._waiting.values())
             self._set_timer(max(nearest_s, now_s + TIMER_STEP_S))

@@ -4,7 +4,6 @@ Streams are numbered once for the whole process.  Whatever a node pushes on a st
 stream's listener, which hears None when the connection it was opened on ends.
 """
 
-import asyncio
 import itertools
 from collections.abc import Callable
 
@@ -19,6 +18,7 @@ from millrace.core.messages import (
     Refusal,
     Refused,
 )
+from millrace.runtime.asks import AnswerWaiter
 from millrace.runtime.conditions import TransportCounters, TransportSettings
 from millrace.runtime.peers import Peers
 from millrace.runtime.session import Session
@@ -45,11 +45,14 @@ class Links:
         return await self._peers.ask(address, message, timeout_ms)
 
     def ask_now(
-        self, address: str, message: Message, timeout_ms: int
-    ) -> asyncio.Future[Message] | None:
-        """Without a task, if there is an open session; None if it must be dialled first."""
+        self, address: str, message: Message, timeout_ms: int, waiter: AnswerWaiter
+    ) -> bool:
+        """Ask if there is an open session; false if it must be dialled first."""
         session = self._peers.open_session(address)
-        return None if session is None else session.ask(message, timeout_ms)
+        if session is None:
+            return False
+        session.ask_for(waiter, message, timeout_ms)
+        return True
 
     def tell(self, address: str, message: Message) -> None:
         session = self._peers.open_session(address)

@@ -1,5 +1,6 @@
-"""Keeps memory that blocks pass through, instead of giving it back and taking it anew.
+"""How a process of our own treats memory: what it keeps, and how often it looks for garbage.
 
+Memory that blocks pass through is kept, instead of given back and taken anew.
 A node receives a block into fresh memory, LMDB copies it into its own, both are freed a moment
 later.  With the system's defaults every such round returns the pages to the kernel and gets
 zeroed ones back, which costs more than everything else a node does with the block: on the machine
@@ -7,6 +8,7 @@ of `docs/design/0002-performance.md` append throughput grows by more than half w
 """
 
 import ctypes
+import gc
 import sys
 from typing import Final
 
@@ -20,6 +22,19 @@ _ARENA_MAX: Final = -8
 
 KEPT_BYTES: Final = 512 * MIB  # Free memory above this goes back to the system.
 MMAP_BYTES: Final = 32 * MIB  # The largest threshold glibc takes.
+
+
+# Objects made and not freed between two looks, and looks until the next older generation's.
+GARBAGE_LOOKS: Final = (20_000, 20, 100)
+
+
+def look_for_garbage_seldom() -> None:
+    """Once the process has started.  A node makes hardly any cycles, and the tail buffer alone
+    holds hundreds of thousands of objects: looking through them all takes many milliseconds, in
+    which nobody is served."""
+    gc.collect()
+    gc.freeze()  # Modules, classes and what they hold are never looked at again.
+    gc.set_threshold(*GARBAGE_LOOKS)
 
 
 def keep_freed_memory() -> bool:

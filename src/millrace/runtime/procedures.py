@@ -33,19 +33,27 @@ from millrace.core.procedure import (
 from millrace.core.projection import Projection
 from millrace.core.reconfigure import Change, reconfigure
 from millrace.core.repair import MakeJunk
-from millrace.errors import MetadataUnavailable, NotConnected, Unavailable
+from millrace.errors import MetadataUnavailable, Unavailable
+from millrace.runtime.asks import AnswerWaiter
+from millrace.runtime.hot_run import AskNow, HotRun, Waiter, failure_of
 from millrace.types import Epoch, LogId, NodeId, Token
 
 T = TypeVar("T")
 ASK_TIMEOUT_MS = 3_000
 RECONFIGURE_TIMEOUT_MS = 30_000
-REFRESH_TRIES = 8
+REFRESH_PATIENCE_MS = 1_500  # A chain that is being changed is left in peace for so long.
 REFRESH_PAUSE_MS = 20
+REFRESH_PAUSE_MS_MAX = 160
 
 logger = logging.getLogger("millrace")
 
 AskNode = Callable[[NodeId, Message, int], Awaitable[Message]]
 Noted = Callable[[str, dict[str, object]], None]
+
+
+def _never_now(node: NodeId, message: Message, timeout_ms: int, waiter: AnswerWaiter) -> bool:
+    """For a process that need not be fast: each procedure runs in a task."""
+    return False
 
 
 class Directory(Protocol):
@@ -66,29 +74,72 @@ class ProcedureRunner:
         make_junk: MakeJunk,
         noted: Noted | None = None,
         ask_timeout_ms: int = ASK_TIMEOUT_MS,
+        ask_now: AskNow = _never_now,
     ) -> None:
         self._ask_node = ask_node
         self._directory = directory
         self._make_junk = make_junk
         self._noted = noted
         self._ask_timeout_ms = ask_timeout_ms
+        self._ask_now = ask_now
         self._client = secrets.randbits(63)
         self._proposals = 0
         self._changes: dict[LogId, asyncio.Task[Projection | Failure]] = {}
+        self._handed_over: set[asyncio.Task[None]] = set()
         self.projections: dict[LogId, Projection] = {}  # The newest seen of each log.
 
     async def run(self, procedure: Procedure[T], timeout_ms: int) -> T:
         """The procedure's result; it is told when its time is up, and may still answer."""
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + timeout_ms / 1000
+        deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
         try:
             effect = next(procedure)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        return await self._run_from(procedure, effect, deadline_s)
+
+    def begin(self, procedure: Procedure[T], timeout_ms: int, waiter: Waiter[T]) -> None:
+        """As `run`, for procedures that are nearly always a few asks of connected nodes: tells
+        the waiter, and makes a task only when it must."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_ms / 1000
+        HotRun(
+            procedure,
+            deadline_s,
+            waiter,
+            self._ask_now,
+            self._ask_timeout_ms,
+            self._hand_over,
+            loop,
+        ).step(None)
+
+    def _hand_over(
+        self, procedure: Procedure[T], effect: Effect, deadline_s: float, waiter: Waiter[T]
+    ) -> None:
+        task = asyncio.create_task(self._tell(procedure, effect, deadline_s, waiter))
+        self._handed_over.add(task)
+        task.add_done_callback(self._handed_over.discard)
+
+    async def _tell(
+        self, procedure: Procedure[T], effect: Effect, deadline_s: float, waiter: Waiter[T]
+    ) -> None:
+        try:
+            result = await self._run_from(procedure, effect, deadline_s)
+        except Exception as error:  # Whatever it is belongs to the one who waits.
+            waiter.set_exception(error)
+        else:
+            waiter.set_result(result)
+
+    async def _run_from(self, procedure: Procedure[T], effect: Effect, deadline_s: float) -> T:
+        """Perform the effect that the procedure has come to, and all that follow."""
+        loop = asyncio.get_running_loop()
+        try:
             while True:
                 left_ms = int((deadline_s - loop.time()) * 1000)
                 if left_ms <= 0:
                     effect = procedure.throw(DeadlinePassed())
                 elif type(effect) is Ask:
-                    # The hot path: an ask has its own timer and needs no second one.
+                    # An ask has its own timer and needs no second one.
                     effect = procedure.send(await self._ask(effect, left_ms))
                 else:
                     try:
@@ -153,23 +204,27 @@ class ProcedureRunner:
         try:
             return await self._ask_node(ask.node, ask.message, min(timeout_ms, left_ms))
         except Unavailable as error:
-            return _failure_of(error)
+            return failure_of(error)
 
     async def _refresh(self, log: LogId, epoch: Epoch) -> Projection | Failure:
-        """Nodes may be sealed a moment before the projection that needs it is there."""
-        projection: Projection | None = None
-        for attempt in range(REFRESH_TRIES):
-            if attempt:
-                await asyncio.sleep(REFRESH_PAUSE_MS / 1000)
+        """Nodes are sealed some time before the projection that needs it is there: their blocks
+        are made equal in between.  Whoever is impatient begins that work anew."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + REFRESH_PATIENCE_MS / 1000
+        pause_ms = REFRESH_PAUSE_MS
+        while True:
             read = await self._or_failure(self._directory.read_projection(log))
             if isinstance(read, Failure):
                 return read
             projection = read[0]
             if projection is not None:
                 self._seen(projection)
-            if projection is None or projection.epoch >= epoch:
-                break
-        return projection or Failure(FailureKind.UNKNOWN_NODE, f"log {log} does not exist")
+            if projection is None:
+                return Failure(FailureKind.UNKNOWN_NODE, f"log {log} does not exist")
+            if projection.epoch >= epoch or loop.time() >= deadline_s:
+                return projection
+            await asyncio.sleep(pause_ms * random.uniform(0.75, 1.25) / 1000)
+            pause_ms = min(2 * pause_ms, REFRESH_PAUSE_MS_MAX)
 
     async def _reconfigure(self, effect: Reconfigure) -> Projection | Failure:
         log = effect.seen.log
@@ -191,10 +246,3 @@ class ProcedureRunner:
         logger.info(event, extra={"fields": fields})
         if self._noted is not None:
             self._noted(event, fields)
-
-
-def _failure_of(error: Unavailable) -> Failure:
-    if isinstance(error, NotConnected) or error.is_definite:
-        return Failure(FailureKind.CONNECT, str(error))
-    kind = FailureKind.TIMED_OUT if error.code == "no_answer" else FailureKind.LOST
-    return Failure(kind, str(error))

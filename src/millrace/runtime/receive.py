@@ -108,7 +108,7 @@ class FrameReceiver:
         while end - position >= FRAME_HEADER_BYTES:
             body_first = position + FRAME_HEADER_BYTES
             try:
-                header = parse_frame_header(scratch[position:body_first])
+                header = parse_frame_header(scratch, position)
             except ProtocolError as error:
                 self._refuse(error)
                 return
@@ -128,7 +128,8 @@ class FrameReceiver:
             if self._is_discarding:
                 return
             position = body_end
-        self._held = bytes(scratch[position:end])
+        if position < end:
+            self._held = bytes(scratch[position:end])
 
     def _place(self, header: FrameHeader, arrived: memoryview) -> None:
         """Receive the rest of this large frame into its own memory.  Keeps I3."""

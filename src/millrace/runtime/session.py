@@ -24,7 +24,7 @@ from typing import Final, Protocol, cast
 from millrace.codec.frames import FrameHeader, UnknownVersion, decode, encode
 from millrace.core.messages import Goodbye, Hello, Message, Ping, Pong
 from millrace.errors import CorruptBlock, NotConnected, ProtocolError
-from millrace.runtime.asks import Asks
+from millrace.runtime.asks import AnswerWaiter, Asks
 from millrace.runtime.closing import CloseReason, mismatch
 from millrace.runtime.conditions import TransportCounters, TransportSettings
 from millrace.runtime.receive import FrameReceiver
@@ -109,6 +109,13 @@ class Session(asyncio.BufferedProtocol):
         """The answer; a Refused is an answer like any other.  Raises NotConnected or
         TooManyRequests when nothing was sent; the future fails with ConnectionLost or NoAnswer
         when the request may have been done."""
+        future: asyncio.Future[Message] = self._loop.create_future()
+        self.ask_for(future, message, timeout_ms)
+        return future
+
+    def ask_for(self, waiter: AnswerWaiter, message: Message, timeout_ms: int) -> None:
+        """As `ask`, for somebody who needs no future.  The answer comes inside the callback that
+        brought it."""
         if self._state is not _State.OPEN:
             raise NotConnected(
                 f"{type(message).__name__}: connection to {self.address} is closed"
@@ -118,10 +125,9 @@ class Session(asyncio.BufferedProtocol):
         asks.check_room()
         request_id = asks.next_id()
         buffers = encode(message, request_id)
-        future = asks.add(request_id, type(message).__name__, timeout_ms)
+        asks.add(request_id, type(message).__name__, timeout_ms, waiter)
         self._counters.round_trips += 1
         self._put(buffers, None)
-        return future
 
     def tell(self, message: Message, release: Release | None = None) -> None:
         """Send one way.  `release` is called once, perhaps before this returns, when the bytes of
@@ -133,7 +139,7 @@ class Session(asyncio.BufferedProtocol):
         """Answer a request received; `release` as in `tell`."""
         if self._state is _State.OPEN:
             assert request_id in self._unanswered, f"request {request_id} has no answer due"
-            self._send(message, request_id, True, release)
+            self._put(encode(message, request_id, True), release)
             self._unanswered.discard(request_id)
         elif release is not None:
             release()
@@ -196,8 +202,8 @@ class Session(asyncio.BufferedProtocol):
         if not self._is_in_callback and not self._is_flush_due and queue.wants_flush:
             # The first frame of a turn leaves at once, whatever follows it leaves together.
             self._is_flush_due = True
-            self._loop.call_soon(self._flush)
             queue.flush()
+            self._loop.call_soon(self._flush)
         if queue.waiting_bytes > self._settings.send_buffer_bytes_high:
             self.is_writable = False
             if queue.waiting_bytes > self._settings.send_buffer_bytes_max:

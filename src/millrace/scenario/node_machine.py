@@ -218,7 +218,8 @@ def _show_speaking(
         case e.AnswerDescribe():
             return f"reply with a description epoch {effect.epoch} readable {effect.readable_end}"
         case e.RunLearn():
-            return f"run learn epoch {effect.epoch} from {w.show_node(effect.source)}"
+            sources = w.show_nodes((effect.source, *effect.others))
+            return f"run learn epoch {effect.epoch} from {sources}"
         case _:
             assert_never(effect)
 

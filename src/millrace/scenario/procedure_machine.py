@@ -229,7 +229,7 @@ class LearnMachine(ProcedureMachine):
     name = "learn"
 
     def starts(self) -> list[Command]:
-        return [Command("learn NODE from NODE epoch E", self._learn)]
+        return [Command("learn NODE from NODE epoch E [others NODE,...]", self._learn)]
 
     def _learn(self, words: Words) -> list[str]:
         me = words.parse("a node such as SN1", w.parse_node)
@@ -238,7 +238,9 @@ class LearnMachine(ProcedureMachine):
         source = words.parse("a node such as SN3", w.parse_node)
         if not words.option("epoch"):
             words.fail("expected epoch E")
-        return self.start(learn(w.LOG, Epoch(words.number("an epoch")), source, me))
+        epoch = Epoch(words.number("an epoch"))
+        others = words.parse("nodes", w.parse_nodes) if words.option("others") else ()
+        return self.start(learn(w.LOG, epoch, source, me, others))
 
 
 class KeeperMachine(ProcedureMachine):

@@ -66,6 +66,7 @@ _RANGE = Kind("[FIRST,END)", w.parse_range, lambda pair: w.show_range(*pair))
 _RUN = Kind("FIRST..LAST", w.parse_run, lambda pair: w.show_run(*pair))
 _TOKEN = Kind("CLIENT.REQUEST", w.parse_token, w.show_token)
 _NODE = Kind("NODE", w.parse_node, w.show_node)
+_NODES = Kind("NODE...", w.parse_node, w.show_node, is_list=True)
 _ACK = _enum("disk|memory", Ack)
 _REASON = _enum("REASON", m.Refusal)
 _STANDING = _enum("member|blank|dirty", m.Standing)
@@ -112,7 +113,7 @@ SHAPES: Final = tuple(
         ("admit", m.Admit, _EPOCH),
         ("index", m.Index, _range("first", "end"), _EPOCH),
         ("fetch", m.Fetch, _range("first", "end"), _EPOCH, _FETCH_BYTES),
-        ("learn", m.Learn, _EPOCH, _key("from", _NODE, field="source")),
+        ("learn", m.Learn, _EPOCH, _key("from", _NODE, field="source"), _key("others", _NODES, ())),
         ("begin-learn", m.BeginLearn, _EPOCH),
         (
             "revise",

@@ -9,8 +9,9 @@ import logging
 import time
 from functools import partial
 
+from millrace.codec.blocks import junk
 from millrace.config import KeeperSettings
-from millrace.core.keeper import Step, StepKind, find_incomplete, plan, teach
+from millrace.core.keeper import Step, StepKind, close_holes, find_incomplete, plan, teach
 from millrace.core.messages import Learned, Refusal, Refused
 from millrace.core.procedure import DeadlinePassed, Failure
 from millrace.core.projection import Projection, ReconfigureReason
@@ -28,6 +29,8 @@ STEPS_AT_ONCE = 4
 STEP_TIMEOUT_MS = 900_000
 TRIM_TIMEOUT_MS = 10_000
 CHECK_TIMEOUT_MS = 4_000
+HOLES_TIMEOUT_MS = 60_000
+REST_S = 1.0
 
 logger = logging.getLogger("millrace")
 
@@ -50,6 +53,7 @@ class KeeperLoop:
         self._membership = membership
         self._settings = settings
         self._busy: dict[LogId, asyncio.Task[None]] = {}
+        self._resting: dict[NodeId, float] = {}  # Learners that did not answer, until when.
         self._retained_s = 0.0
 
     async def run(self) -> None:
@@ -91,11 +95,12 @@ class KeeperLoop:
         live, _ = await self._directory.repository.list(keys.LIVE.prefix)
         full = {node.id for node in map(keys.LIVE.decode, live) if node.is_full}
         by_log = {projection.log: projection for projection in projections}
-        for step in plan(projections, view, full):
+        now_s = asyncio.get_running_loop().time()
+        self._resting = {node: until for node, until in self._resting.items() if until > now_s}
+        for step in plan(projections, view, full | self._resting.keys()):
             if len(self._busy) >= STEPS_AT_ONCE:
                 break
             self._begin(step, by_log[step.log])
-        now_s = asyncio.get_running_loop().time()
         if now_s - self._retained_s >= self._settings.retention_interval_ms / 1000:
             self._retained_s = now_s
             await self._find_incomplete(projections)
@@ -142,6 +147,10 @@ class KeeperLoop:
     async def _grow(self, step: Step, projection: Projection) -> str | None:
         learner = step.nodes[0]
         try:
+            await self._runner.run(close_holes(projection, junk), HOLES_TIMEOUT_MS)
+        except DeadlinePassed:
+            self._log("keeper.holes_left", log=step.log)
+        try:
             learned = await self._runner.run(teach(projection, learner), STEP_TIMEOUT_MS)
         except DeadlinePassed:
             return "learning took too long"
@@ -152,6 +161,10 @@ class KeeperLoop:
                 await self._change(
                     Change(step.log, ReconfigureReason.FENCED, only_from=projection.epoch)
                 )
+            if isinstance(learned, Failure):
+                # It does not answer: let others learn until its lease shows whether it lives.
+                loop = asyncio.get_running_loop()
+                self._resting[learner] = loop.time() + REST_S
             return f"node {learner} could not learn: {learned}"
         return await self._change(Change(step.log, step.reason, add=(learner,)))
 

@@ -239,7 +239,7 @@ class Node:
     def _refuse_writes(self) -> Refusal | None:
         if self._store.failure is not None:
             return Refusal.UNAVAILABLE
-        if self._store.usage().is_full:
+        if self._store.is_full:
             return Refusal.DISK_FULL
         return Refusal.BUSY if self._store.is_busy else None
 

@@ -11,7 +11,7 @@ import time
 import uvloop
 
 from millrace.config import Configuration
-from millrace.runtime.memory import keep_freed_memory
+from millrace.runtime.memory import keep_freed_memory, look_for_garbage_seldom
 from millrace.server.node import Node
 
 SWITCH_INTERVAL_S = 0.0005  # The store's thread must not wait 5 ms for the loop's thread.
@@ -58,6 +58,7 @@ def run(configuration: Configuration, level: str = "info") -> None:
 async def _serve(configuration: Configuration) -> None:
     node = Node(configuration)
     await node.start()
+    look_for_garbage_seldom()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

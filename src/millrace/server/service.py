@@ -44,6 +44,9 @@ MetaRequest = (
 )
 
 
+_LOG_TRAFFIC = frozenset({Write, Next})
+
+
 class NodeService:
     """The transport's handler and the shell's outbox at once."""
 
@@ -72,7 +75,7 @@ class NodeService:
         self._sessions[session.id] = session
 
     def received(self, session: Session, request_id: int, message: Message) -> None:
-        if self.shell is not None and request_id and isinstance(message, Write | Next):
+        if type(message) in _LOG_TRAFFIC and request_id and self.shell is not None:
             self.shell.handle(session.id, request_id, message)  # The hot path.
             return
         if not request_id and not isinstance(message, Window | Stop):

@@ -38,6 +38,9 @@ from millrace.types import Lsn
 Release = Callable[[], None]
 
 
+_STORING = (Write, Fill, Revise)
+
+
 class Outbox(Protocol):
     """Where a shell's messages go; sessions that are gone swallow them."""
 
@@ -67,7 +70,7 @@ class NodeShell:
         self.corrupt_blocks = 0
 
     def handle(self, session: int, request: int, message: Message) -> None:
-        if isinstance(message, Write | Fill | Revise):
+        if isinstance(message, _STORING):
             self.core.refuse_writes = self._refuse_writes()
         self.perform(self.core.handle((session, request), message))
 

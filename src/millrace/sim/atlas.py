@@ -1,8 +1,8 @@
 """What may be destroyed without breaking more than the design promises to bear.
 
-G1 holds while at most R-1 nodes of a chain have lost what they held.  If faults went beyond it every
-failure would be excused, so the atlas is asked first: may this node lose its disk, or its memory,
-now?  A node whose log took memory-acknowledged blocks loses data by a mere crash.
+G1 holds while at most R-1 nodes of a chain have lost what they held.  If faults went beyond it,
+every failure would be excused, so the atlas is asked first: may this node lose its disk, or its
+memory, now?  A node whose log took memory-acknowledged blocks loses data by a mere crash.
 
 The chain that counts is that of the current projection.  A node that somebody has sealed into a
 later epoch may be about to become a chain of its own: it is spared until that is decided.

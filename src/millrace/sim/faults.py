@@ -165,11 +165,12 @@ class Nemesis:
         world = self._world
         log = self._rng.choice(world.log_ids)
         members = [world.node(number) for number in world.projection(log).chain]
-        if any(self._atlas.is_volatile(node, one) for node in members for one in world.log_ids):
-            return False
         for node in members:
             node.crash(is_silent=self._rng.random() < 0.5)
             self._lasts(SECOND, partial(self._start, node))
+        for one in world.log_ids:
+            if not self._atlas.whole(one):
+                world.ledger.blacked_out(one)
         return True
 
     # -- Network --------------------------------------------------------------------------------

@@ -75,9 +75,9 @@ class LogTruth:
         self.holders: dict[tuple[Lsn, int], set[NodeId]] = {}
         self.durable_holders: dict[tuple[Lsn, int], set[NodeId]] = {}
         self.committed: set[tuple[Lsn, int]] = set()
+        self.issued_most = Lsn(1)  # No sequencer ever stood above it.
         self.issued_end: dict[Epoch, tuple[NodeId, Lsn]] = {}
-        self.may_lose = False  # A blackout took every copy of something.
-        self.lossy: set[Lsn] = set()  # Positions that a blackout may have taken.
+        self.may_lose = False  # A blackout may have taken every copy of something.
 
 
 class Ledger:
@@ -128,6 +128,11 @@ class Ledger:
         if before is not None and first < before[1]:
             raise Violation("G7", f"position {first} was issued twice in epoch {epoch}")
         issued_end[epoch] = (node, Lsn(first + count))
+        self.bootstrapped(log, Lsn(first + count))
+
+    def bootstrapped(self, log: LogId, next_lsn: Lsn) -> None:
+        truth = self.truth(log)
+        truth.issued_most = max(truth.issued_most, next_lsn)
 
     def agrees(self, node: "Node", message: Message) -> None:
         """The core's idea of a log and the store's are the same."""
@@ -161,6 +166,36 @@ class Ledger:
     def noted(self, process: str, note: Note) -> None:
         if note.event in _DIVERGED:
             raise Violation("G4", f"{process} notes {note.event} {note.fields}")
+
+    def blacked_out(self, log: LogId) -> None:
+        """No member of the chain is whole any more: what none of them has on disk is lost, and
+        nobody is blamed for it.  All the rest must survive."""
+        truth = self.truth(log)
+        truth.may_lose = True
+        kept: dict[int, int] = {}
+        for number in truth.projections[-1].chain:
+            stored = self._world.node(number).disk.logs.get(log)
+            for block in () if stored is None else stored.blocks.values():
+                kept.update(dict.fromkeys(range(block.first, block.end), value_of(block)))
+        lost = {
+            lsn
+            for lsn, value in truth.values.items()
+            if lsn >= truth.trim_end and kept.get(lsn) != value
+        }
+        self._forgive(truth, lost)
+
+    def _forgive(self, truth: LogTruth, lost: set[Lsn]) -> None:
+        if lost:
+            self._world.count("ledger.lost")
+        for lsn in lost:
+            del truth.values[lsn]
+        for token in [token for token, first in self.places.items() if first in lost]:
+            if self.truth(self.appends[token].log) is truth:
+                del self.places[token]
+        truth.acked_last = min(truth.acked_last, max(truth.values, default=Lsn(0)))
+        for record in self.appends.values():
+            if self.truth(record.log) is truth:
+                record.floor = min(record.floor, truth.acked_last)
 
     # -- Appends --------------------------------------------------------------------------------
 
@@ -271,6 +306,8 @@ class Ledger:
                         "G3", f"{reader} was told {gap}; log {log} is trimmed to {truth.trim_end}"
                     )
             case GapKind.HOLE:
+                if gap.last >= truth.issued_most:
+                    raise Violation("G3", f"{reader} was told {gap}, which nobody was ever given")
                 self._fix(log, gap.first, Lsn(gap.last + 1), HOLE_VALUE)
             case GapKind.DATALOSS:
                 if not truth.may_lose:

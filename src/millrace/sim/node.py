@@ -10,6 +10,8 @@ from millrace.core import keeper
 from millrace.core.effects import RunLearn
 from millrace.core.learn import learn
 from millrace.core.messages import (
+    Bootstrap,
+    Bootstrapped,
     Fill,
     Filled,
     Issued,
@@ -119,9 +121,7 @@ class Node(Process):
         self._handle(connection.number, request, message)
 
     def _handle(self, session: int, request: int, message: Message) -> None:
-        if isinstance(message, Write | Fill):
-            self._writes[session, request] = (message.log, message.epoch)
-        elif isinstance(message, Next | Seal):
+        if isinstance(message, Write | Fill | Next | Seal | Bootstrap):
             self._writes[session, request] = (message.log, message.epoch)
         self.shell.handle(session, request, message)
         self.world.ledger.agrees(self, message)
@@ -173,6 +173,8 @@ class Node(Process):
                 ledger.sealed(self.node, *about)
             case Issued(first, count):
                 ledger.issued(self.node, *about, first, count)
+            case Bootstrapped(next_lsn):
+                ledger.bootstrapped(about[0], next_lsn)
 
     # -- Asking ---------------------------------------------------------------------------------
 

@@ -208,5 +208,9 @@ class Process:
             pending.answered(answer)
 
     @property
+    def asks_made(self) -> int:
+        return self._requests
+
+    @property
     def asks_waiting(self) -> int:
         return len(self._pending)

@@ -72,6 +72,7 @@ class Reader(Process):
     def on_crash(self) -> None:
         for reading in self.readings.values():
             self._tally(reading)
+        self.readings = {}
 
     def _open(self, log: LogId) -> None:
         shape = self.world.shape
@@ -188,6 +189,14 @@ class Reader(Process):
     def _tally(self, reading: Reading) -> None:
         self.rewinds += sum(reading.stream.rewinds.values())
         self.blocks_received += reading.stream.blocks_received
+
+    def count_rewinds(self) -> int:
+        open_streams = [reading.stream for reading in self.readings.values()]
+        return self.rewinds + sum(sum(stream.rewinds.values()) for stream in open_streams)
+
+    def count_received(self) -> int:
+        open_streams = [reading.stream for reading in self.readings.values()]
+        return self.blocks_received + sum(stream.blocks_received for stream in open_streams)
 
     # -- Arrivals -------------------------------------------------------------------------------
 

@@ -10,6 +10,9 @@ from millrace.types import Block, EntryKind, LogId, Lsn, NodeId
 if TYPE_CHECKING:
     from millrace.sim.world import World
 
+CHANGES_PER_FAULT = 6
+REWINDS_PER_CAUSE = 3
+
 
 def what_is_missing(world: "World") -> str | None:
     """None when all is well; otherwise who waits for what (G9)."""
@@ -79,6 +82,46 @@ def _explain(world: "World", name: str) -> str:
 def check_end(world: "World") -> None:
     for log in world.log_ids:
         check_log(world, log)
+    check_costs(world)
+
+
+def check_costs(world: "World") -> None:
+    """What the guarantees may cost: rewinds and reconfigurations in proportion to faults, and
+    without faults none, one copy of each record to a reader, R+1 round trips an append."""
+    changes = sum(world.projection(log).changes for log in world.log_ids)
+    epochs = sum(world.projection(log).epoch for log in world.log_ids)
+    faults = world.nemesis.faults + world.counters["network.long_delay"]
+    if changes > CHANGES_PER_FAULT * (faults + 2) * len(world.log_ids):
+        raise Violation("cost", f"{changes} chains were made for {faults} faults")
+    for reader in world.readers:
+        rewinds = reader.count_rewinds()
+        if rewinds > REWINDS_PER_CAUSE * (faults + epochs + 4) * len(world.log_ids):
+            raise Violation(
+                "cost",
+                f"{reader.name} rewound {rewinds} times for {faults} faults, {epochs} epochs",
+            )
+    if world.shape.is_calm and not world.shape.seals_for_good:
+        _check_calm(world, changes)
+
+
+def _check_calm(world: "World", changes: int) -> None:
+    if changes:
+        raise Violation("cost", f"{changes} chains were made without a fault")
+    for reader in world.readers:
+        received, delivered = reader.count_received(), reader.blocks_delivered
+        if received != delivered and not reader.reads_ranges:
+            raise Violation("cost", f"{reader.name} received {received} blocks for {delivered}")
+        if reader.count_rewinds():
+            raise Violation("cost", f"{reader.name} rewound without a fault")
+    for writer in world.writers:
+        trips = writer.acknowledged * (world.shape.replication + 1)
+        lookups = world.shape.appends_in_flight * len(world.log_ids)
+        if not trips <= writer.asks_made <= trips + lookups:
+            raise Violation(
+                "cost",
+                f"{writer.name} made {writer.asks_made} round trips for {writer.acknowledged} "
+                f"appends to {world.shape.replication} nodes",
+            )
 
 
 def check_log(world: "World", log: LogId) -> None:

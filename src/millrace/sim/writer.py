@@ -1,4 +1,4 @@
-"""Clients that append: many small blocks with unique values, retried when the outcome is unknown."""
+"""Clients that append: small blocks with unique values, retried when the outcome is unknown."""
 
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 RETRY_SHARE = 0.8
 RETRY_US = 20 * MS
+LATE_RETRY_US = 2_000 * MS
 
 
 class Operation:
@@ -99,7 +100,8 @@ class Writer(Process):
         world.ledger.ended(operation.record, outcome)
         if isinstance(outcome, AppendUnknown) and self._is_retried(outcome, operation.record.log):
             world.count("append.retried")
-            self.later(RETRY_US, self._try, operation)
+            is_late = self.rng.random() < 0.3 and not self.is_stopping
+            self.later(LATE_RETRY_US if is_late else RETRY_US, self._try, operation)
             return
         del self.under_way[operation.record.token]
         if isinstance(outcome, Appended):
@@ -107,7 +109,6 @@ class Writer(Process):
             if operation.tries > 1:
                 world.count("append.resolved")
         self._think()
-
 
     def _is_retried(self, outcome: AppendUnknown, log: LogId) -> bool:
         if outcome.first < self.world.ledger.truth(log).trim_end:

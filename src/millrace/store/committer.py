@@ -18,6 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import lmdb
 import msgspec
@@ -37,6 +38,9 @@ class Barrier(msgspec.Struct, frozen=True):
     """`done` is None when it was answered already and only marks the place (I3)."""
 
     done: Done | None
+
+
+_ANSWERED: Final = Barrier(None)
 
 
 class Outcome(msgspec.Struct):
@@ -68,7 +72,8 @@ class Committer:
         self._call_soon = call_soon
         self._deliver = deliver
         self._last_key = self._find_last_key()
-        self._wake = threading.Condition()
+        self._lock = threading.Lock()
+        self._wake = threading.Condition(self._lock)  # Taking the lock itself is the quicker way.
         self._queue: list[Change | Barrier] = []
         self._queued_bytes = 0
         self._queued_at = 0.0
@@ -94,7 +99,7 @@ class Committer:
     # -- The owner's side -----------------------------------------------------------------------
 
     def submit(self, change: Change, size: int = 0) -> None:
-        with self._wake:
+        with self._lock:
             if not self._queue:
                 self._queued_at = time.monotonic()
                 self._wake.notify()
@@ -104,18 +109,18 @@ class Committer:
                 self._wake.notify()
 
     def barrier(self, done: Done) -> None:
-        with self._wake:
+        with self._lock:
             self._queue.append(Barrier(done))
             self._is_urgent = True
             self._wake.notify()
 
     def mark(self) -> None:
         """A barrier that is answered already: failures behind it are not told to later ones."""
-        with self._wake:
+        with self._lock:
             if self._queue or self._is_committing:
                 if not self._queue:
                     self._queued_at = time.monotonic()
-                self._queue.append(Barrier(None))
+                self._queue.append(_ANSWERED)
 
     def stop(self, *, discards: bool = False) -> None:
         """End the thread once all that is queued is committed, or at once if it discards."""

@@ -65,8 +65,9 @@ class Store(Protocol):
     def barrier(self, ack: Ack, done: Done) -> None:
         """Call `done` when all that was queued so far is durable; with ack MEMORY, when it is held
         in memory, will be durable within a bounded time, and the log is marked so that a crash
-        before then is noticed (I4): often at once, from inside this call.  A failure of blocks is told to the first barrier
-        behind them; what an earlier barrier speaks for is not waited for with ack MEMORY."""
+        before then is noticed (I4): often at once, from inside this call.  A failure of blocks is
+        told to the first barrier behind them; what an earlier barrier speaks for is not waited for
+        with ack MEMORY."""
 
     def logs(self) -> list[LogId]: ...
 

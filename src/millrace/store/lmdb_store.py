@@ -116,6 +116,11 @@ class LmdbStore:
     def scans_outstanding(self) -> int:
         return self._reader.scans
 
+    @property
+    def is_full(self) -> bool:
+        """As in `usage`, for the one who asks at each write."""
+        return self._room.is_full(self._unsynced_bytes)
+
     def usage(self) -> Usage:
         return self._room.usage(self._unsynced_bytes)
 

@@ -37,6 +37,8 @@ class Picture:
         reaches across the trim point may still arrive, from a replica that kept it."""
         if max(first, self.trim_end) < self.contiguous_end or last < self.trim_end:
             return True
+        if not self.sparse:
+            return False
         at = bisect_right(self.sparse, last, key=_FIRST)
         return at > 0 and self.sparse[at - 1].last >= first
 

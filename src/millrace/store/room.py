@@ -28,7 +28,7 @@ from millrace.store.layout import Tables, Transaction
 RESERVE_SHARE: Final = 16  # Of a small map at most one part in this many is set aside.
 AHEAD_BYTES_MAX: Final = 64 * MIB  # Allocating in large steps keeps the file in few pieces.
 META_PAGES: Final = 2
-FREE_AGE_MAX_S: Final = 0.1  # Asking the file system costs a quarter of what a small write does.
+LOOK_AGE_MAX_S: Final = 0.1  # Asking the file system costs a quarter of what a small write does.
 ROW_BYTES: Final = 256  # An index entry and its share of tree pages, for each block.
 
 UNABLE_CODES: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
@@ -46,9 +46,9 @@ class Room:
         self.allocated_bytes = os.fstat(self._file).st_size
         self.used_bytes = 0
         self.is_tight = False  # The disk would not let the file grow when last asked.
-        self._free_bytes = 0  # Of the disk, when the file had `_free_beside_bytes`, at `_free_s`.
-        self._free_beside_bytes = -1
-        self._free_s = 0.0
+        self._total_bytes = 0  # As it was at `_looked_s`, when the file was that long.
+        self._looked_beside_bytes = -1
+        self._looked_s = 0.0
         self.is_refused = False  # A commit found no place; stands until something is deleted.
         with environment.begin() as transaction:
             self.used_bytes = self.measure(transaction)
@@ -113,22 +113,28 @@ class Room:
             self.is_refused = False
 
     def usage(self, queued_bytes: int) -> Usage:
-        allocated_bytes = self.allocated_bytes  # The committer's thread may change it.
-        total = min(self.map_bytes, allocated_bytes + self._free_on_disk(allocated_bytes))
-        used = self.used_bytes + queued_bytes
-        is_full = self.is_refused or used + self.reserve_bytes >= total
-        return Usage(used, total, is_full)
+        is_full = self.is_full(queued_bytes)
+        return Usage(self.used_bytes + queued_bytes, self._total_bytes, is_full)
 
-    def _free_on_disk(self, allocated_bytes: int) -> int:
-        """Asked for every write: looked up again when the file has grown, or after a while because
-        others use the disk too.  A disk that fills up in between is met by `prepare`."""
-        now_s = time.monotonic()
-        if allocated_bytes != self._free_beside_bytes or now_s - self._free_s > FREE_AGE_MAX_S:
-            disk = os.fstatvfs(self._file)
-            self._free_bytes = disk.f_bavail * disk.f_frsize
-            self._free_beside_bytes = allocated_bytes
-            self._free_s = now_s
-        return self._free_bytes
+    def is_full(self, queued_bytes: int) -> bool:
+        """Asked for every write, so the file system is not asked every time: again when the file
+        has grown, and after a while because others use the disk too.  A disk that fills up in
+        between is met by `prepare`."""
+        if (
+            self.allocated_bytes != self._looked_beside_bytes
+            or time.monotonic() - self._looked_s > LOOK_AGE_MAX_S
+        ):
+            self._look()
+        used = self.used_bytes + queued_bytes
+        return self.is_refused or used + self.reserve_bytes >= self._total_bytes
+
+    def _look(self) -> None:
+        allocated_bytes = self.allocated_bytes  # The committer's thread may change it.
+        disk = os.fstatvfs(self._file)
+        free_bytes = disk.f_bavail * disk.f_frsize
+        self._total_bytes = min(self.map_bytes, allocated_bytes + free_bytes)
+        self._looked_beside_bytes = allocated_bytes
+        self._looked_s = time.monotonic()
 
     def close(self) -> None:
         os.close(self._file)

@@ -1,0 +1,361 @@
+"""Planted bugs, each of which some checker must catch.
+
+A simulator that finds nothing may be a good sign or a blind one.  Each canary here breaks one thing
+in a core, a bug that somebody could make; `tests/sim/test_canaries.py` proves that the checkers see
+it.  A canary that cannot be caught means that a checker is missing.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import msgspec
+
+from millrace.core import keeper, learn, reconcile, reconfigure, repair
+from millrace.core.append import Append, Appended, NotAppended
+from millrace.core.chain_node import ChainNode
+from millrace.core.effects import NodeEffect, Reply, Settle, Ticket
+from millrace.core.messages import Learned, Seal, Standing
+from millrace.core.projection import Projection
+from millrace.core.ranges import TakenRanges
+from millrace.core.read_stream import ReadStream
+from millrace.core.send_streams import SendStreams
+from millrace.core.sequencer import Sequencer
+from millrace.sim import disk as disks
+from millrace.sim.store import SimulatedStore
+from millrace.types import Ack, Lsn
+
+Canary = Callable[[], AbstractContextManager[None]]
+CANARIES: dict[str, Canary] = {}
+
+
+def _canary(plant: Callable[[Callable[[Any, str, Any], None]], None]) -> None:
+    """Register a canary under its function's name; `plant` is given a function that patches."""
+
+    @contextmanager
+    def planted() -> Iterator[None]:
+        before: list[tuple[Any, str, Any]] = []
+
+        def patch(owner: Any, name: str, value: Any) -> None:
+            before.append((owner, name, owner.__dict__[name]))
+            setattr(owner, name, value)
+
+        try:
+            plant(patch)
+            yield
+        finally:
+            for owner, name, value in reversed(before):
+                setattr(owner, name, value)
+
+    CANARIES[plant.__name__] = planted
+
+
+Patch = Callable[[Any, str, Any], None]
+
+
+# -- Storage nodes ------------------------------------------------------------------------------
+
+
+@_canary
+def fence_not_persisted(patch: Patch) -> None:
+    """A seal lives in memory only."""
+
+    def set_fence(self: SimulatedStore, log: Any, fence: Any) -> None:
+        self._open(log).fence = fence
+
+    patch(SimulatedStore, "set_fence", set_fence)
+
+
+@_canary
+def seal_answered_before_durable(patch: Patch) -> None:
+    seal = ChainNode._seal
+
+    def hasty(self: ChainNode, ticket: Ticket, request: Seal) -> list[NodeEffect]:
+        effects: list[NodeEffect] = []
+        for effect in seal(self, ticket, request):
+            is_settle = isinstance(effect, Settle)
+            effects.append(Reply(ticket, effect.message) if is_settle else effect)  # type: ignore[union-attr]
+        return effects
+
+    patch(ChainNode, "_seal", hasty)
+
+
+@_canary
+def seal_by_two_proposers(patch: Patch) -> None:
+    """An epoch that somebody holds is given to a second proposer as well."""
+    seal = ChainNode._seal
+
+    def generous(self: ChainNode, ticket: Ticket, request: Seal) -> list[NodeEffect]:
+        if request.epoch == self.fence.epoch:
+            request = msgspec.structs.replace(request, proposer=self.fence.proposer)
+        return seal(self, ticket, request)
+
+    patch(ChainNode, "_seal", generous)
+
+
+@_canary
+def written_before_durable(patch: Patch) -> None:
+    settle = ChainNode._settle
+
+    def hasty(self: ChainNode, ticket: Ticket, ack: Ack, answer: Any) -> Settle:
+        return settle(self, ticket, Ack.MEMORY, answer)
+
+    patch(ChainNode, "_settle", hasty)
+    barrier = SimulatedStore.barrier
+
+    def soon(self: SimulatedStore, ack: Ack, done: Any) -> None:
+        if ack is Ack.MEMORY:
+            self._after(1, done, None)
+        else:
+            barrier(self, ack, done)
+
+    patch(SimulatedStore, "barrier", soon)
+
+
+@_canary
+def readable_before_durable(patch: Patch) -> None:
+    patch(ChainNode, "readable_end", property(lambda self: self.taken.contiguous_end))
+
+
+@_canary
+def write_once_ignores_islands(patch: Patch) -> None:
+    patch(TakenRanges, "overlaps", lambda self, first, end: first < self.contiguous_end and end > 0)
+
+
+@_canary
+def accepts_old_epochs(patch: Patch) -> None:
+    accept = ChainNode._accept
+
+    def lenient(self: ChainNode, ticket: Ticket, epoch: Any, *rest: Any) -> list[NodeEffect]:
+        return accept(self, ticket, self.fence.epoch if epoch else epoch, *rest)
+
+    patch(ChainNode, "_accept", lenient)
+
+
+@_canary
+def blank_admits_itself(patch: Patch) -> None:
+    """A wiped node that is sealed says that it is a member."""
+    sealed = ChainNode._sealed
+
+    def boastful(self: ChainNode, before: Any) -> Any:
+        return msgspec.structs.replace(sealed(self, before), standing=Standing.MEMBER)
+
+    patch(ChainNode, "_sealed", boastful)
+
+
+@_canary
+def dirty_opens_as_member(patch: Patch) -> None:
+    patch(disks, "dirtied", lambda fence: fence)
+
+
+@_canary
+def trim_moves_down(patch: Patch) -> None:
+    def trim(self: ChainNode, ticket: Ticket, end: Lsn) -> list[NodeEffect]:
+        from millrace.core.effects import TrimLog
+        from millrace.core.messages import Trimmed
+
+        self.taken.trim_end = end
+        return [TrimLog(self.log, end), self._settle(ticket, Ack.DISK, Trimmed(end))]
+
+    patch(ChainNode, "_trim", trim)
+
+
+@_canary
+def window_ignored(patch: Patch) -> None:
+    """A node sends as much as it has, whatever credit it was given."""
+    start = SendStreams.start
+
+    def generous(self: SendStreams, ticket: Any, request: Any, chain: Any) -> Any:
+        return start(self, ticket, msgspec.structs.replace(request, credit_bytes=2**40), chain)
+
+    patch(SendStreams, "start", generous)
+
+
+# -- Sequencer ----------------------------------------------------------------------------------
+
+
+@_canary
+def sequencer_goes_back(patch: Patch) -> None:
+    bootstrap = Sequencer.bootstrap
+
+    def forgetful(self: Sequencer, epoch: Any, next_lsn: Lsn) -> Any:
+        self.next_lsn = min(self.next_lsn, next_lsn)
+        return bootstrap(self, epoch, next_lsn)
+
+    patch(Sequencer, "bootstrap", forgetful)
+
+
+# -- Appending ----------------------------------------------------------------------------------
+
+
+@_canary
+def position_lost_is_appended(patch: Patch) -> None:
+    def optimistic(self: Any, projection: Projection) -> Any:
+        yield from ()
+        return Appended(self._block.first, self._block.last)
+
+    patch(Append, "_position_lost", optimistic)
+
+
+@_canary
+def positions_outlive_their_sequencer(patch: Patch) -> None:
+    """A position is written although the count it came from was lost."""
+
+    def trusting(self: Any, projection: Projection, block: Any) -> Any:
+        yield from ()
+
+    patch(Append, "_check_position", trusting)
+
+
+@_canary
+def unknown_is_not_appended(patch: Patch) -> None:
+    patch(Append, "_give_up", lambda self, reason, detail: NotAppended(reason, detail))
+
+
+@_canary
+def acks_carry_over_any_epoch(patch: Patch) -> None:
+    def careless(self: Any, projection: Projection) -> None:
+        self._acked &= set(projection.chain)
+        self._acked_epoch = projection.epoch
+
+    patch(Append, "_carry_over", careless)
+
+
+@_canary
+def last_node_not_waited_for(patch: Patch) -> None:
+    write_down = Append._write_down
+
+    def hasty(self: Any, projection: Projection, block: Any) -> Any:
+        chain = projection.chain[: max(1, len(projection.chain) - 1)]
+        return write_down(self, msgspec.structs.replace(projection, chain=chain), block)
+
+    patch(Append, "_write_down", hasty)
+
+
+@_canary
+def retry_takes_a_new_position(patch: Patch) -> None:
+    """An append that was unknown begins anew: the first copy may be there too."""
+    run = Append.run
+
+    def forgetful(self: Any, projection: Projection) -> Any:
+        self._let_go()
+        return run(self, projection)
+
+    patch(Append, "run", forgetful)
+
+
+# -- Repair and reconfiguration -----------------------------------------------------------------
+
+
+@_canary
+def fill_without_peek(patch: Patch) -> None:
+    from millrace.core.messages import Peeked
+
+    ask = repair.__dict__["ask"]
+
+    def lying(node: Any, message: Any, timeout_ms: int = 0) -> Any:
+        answer = yield from ask(node, message, timeout_ms)
+        return Peeked(Lsn(2**40)) if isinstance(answer, Peeked) else answer
+
+    patch(repair, "ask", lying)
+
+
+@_canary
+def fill_from_the_tail(patch: Patch) -> None:
+    """The tail is filled although the head holds a block."""
+    fix = repair.repair
+
+    def hasty(projection: Projection, *rest: Any) -> Any:
+        return fix(msgspec.structs.replace(projection, chain=projection.chain[::-1]), *rest)
+
+    from millrace.sim import reader
+
+    patch(reader, "repair", hasty)
+
+
+@_canary
+def reconcile_skips_completing(patch: Patch) -> None:
+    def lazy(*arguments: Any) -> Any:
+        yield from ()
+
+    patch(reconcile, "_pass_on", lazy)
+
+
+@_canary
+def members_without_a_seal(patch: Patch) -> None:
+    """A node that did not answer the seal stays in the chain."""
+    choose = reconfigure._choose_members
+
+    def trusting(change: Any, current: Projection, answers: Any) -> Any:
+        members = choose(change, current, answers)
+        if isinstance(members, reconfigure._TryAgain):
+            return members
+        sealed = dict(members.sealed)
+        for node in current.chain:
+            sealed.setdefault(node, sealed[members.chain[0]])
+        added = tuple(node for node in members.chain if node not in current.chain)
+        return msgspec.structs.replace(members, chain=(*current.chain, *added), sealed=sealed)
+
+    patch(reconfigure, "_choose_members", trusting)
+
+
+@_canary
+def sequencer_starts_low(patch: Patch) -> None:
+    """A new sequencer begins below what the members hold."""
+    appoint = reconfigure._appoint
+
+    def low(change: Any, current: Any, epoch: Any, next_lsn: Lsn) -> Any:
+        return appoint(change, current, epoch, Lsn(max(1, next_lsn - 5)))
+
+    patch(reconfigure, "_appoint", low)
+
+
+@_canary
+def learner_keeps_surplus(patch: Patch) -> None:
+    """What the learner holds and the chain does not stays where nothing else belongs."""
+    differences = learn.differences
+
+    def greedy(mine: Any, theirs: Any) -> Any:
+        _, missing = differences(mine, theirs)
+        return [], missing
+
+    patch(learn, "differences", greedy)
+
+
+@_canary
+def grows_without_learning(patch: Patch) -> None:
+    def lazy(projection: Projection, learner: Any) -> Any:
+        yield from ()
+        return Learned(Lsn(1), 0, 0)
+
+    patch(keeper, "teach", lazy)
+
+
+# -- Reading ------------------------------------------------------------------------------------
+
+
+@_canary
+def reads_from_the_head(patch: Patch) -> None:
+    patch(Projection, "tail", property(lambda self: self.chain[0]))
+
+
+@_canary
+def hole_is_skipped(patch: Patch) -> None:
+    """A reader passes over what is missing at its position."""
+    from millrace.core.messages import CaughtUp
+
+    arrived = ReadStream.arrived
+
+    def careless(self: ReadStream, node: Any, message: Any) -> Any:
+        if isinstance(message, CaughtUp) and message.end > message.next_lsn == self.next_lsn:
+            self.next_lsn = Lsn(self.next_lsn + 1)
+            return self._rewind(_misbehaved(), None)
+        return arrived(self, node, message)
+
+    patch(ReadStream, "arrived", careless)
+
+
+def _misbehaved() -> Any:
+    from millrace.core.read_stream import RewindReason
+
+    return RewindReason.MISBEHAVED
