@@ -64,6 +64,7 @@ def test_create_with_everything(millrace: Command) -> None:
         ("log trim {log} --before end", ("Nothing was changed", "--yes")),
         ("node info 9", ("no node 9", "1, 2, 3, 4")),
         ("bench read nope", ("no log 'nope'",)),
+        ("bench append {log} --size 17MiB", ("larger than 16777216",)),
     ],
 )
 def test_what_goes_wrong_says_what_to_do(
@@ -162,6 +163,12 @@ def test_a_record_that_is_too_large(millrace: Command, log: str) -> None:
     ran = millrace("log", "append", log, stdin=text)
     ran.failed_with("larger than 16777216 bytes")
     assert ran.out == "1\n"  # What was acknowledged before is told.
+
+
+def test_a_line_that_is_just_too_large(millrace: Command, log: str) -> None:
+    text = b"x" * (RECORD_BYTES_MAX + 1) + b"\nsmall\n"
+    ran = millrace("log", "append", log, stdin=text)
+    ran.failed_with("16777216")
 
 
 def test_read_ranges(millrace: Command, log: str) -> None:

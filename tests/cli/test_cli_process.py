@@ -1,10 +1,14 @@
 """The command line as a process: pipes, signals, a terminal, start-up."""
 
+import contextlib
 import os
 import pty
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -69,6 +73,26 @@ def test_following_until_control_c(cluster: LocalCluster, millrace: Command) -> 
     tail.send_signal(signal.SIGINT)
     assert tail.communicate(timeout=WAIT_S) == (b"", b"")
     assert tail.returncode == 130
+
+
+def test_control_c_while_a_cluster_starts_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    process = start_process("dev", "up", "--nodes", "3", "--folder", str(folder))
+    deadline_s = time.monotonic() + WAIT_S
+    while not (folder / "node-2" / "node.log").exists():
+        assert time.monotonic() < deadline_s
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=WAIT_S) == (b"", b"")
+    assert process.returncode == 130
+    assert not folder.exists()
+    assert not [command for command in _commands() if os.fsencode(folder) in command]
+
+
+def _commands() -> Iterator[bytes]:
+    """Of all processes; some end while they are looked at."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            yield path.read_bytes()
 
 
 @pytest.mark.parametrize(("answer", "is_gone"), [("y", True), ("n", False)])

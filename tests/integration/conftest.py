@@ -1,16 +1,15 @@
 """Clusters of real processes.  When a test fails, the ends of its nodes' logs are shown."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from millrace.local import LocalCluster
-from tests.support.clusters import QUICK_KEEPER
+from tests.support.clusters import QUICK_KEEPER, MakeCluster
 
 LOG_CHARS_SHOWN = 3_000
-MakeCluster = Callable[..., LocalCluster]
 
 
 @pytest.hookimpl(hookwrapper=True)

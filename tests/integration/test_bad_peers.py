@@ -15,8 +15,8 @@ from millrace.limits import MIB
 from millrace.local import LocalCluster
 from millrace.runtime.transport import parse_address
 from millrace.types import LSN_MAX, Epoch, LogId, Lsn, Record
-from tests.integration.conftest import MakeCluster
 from tests.support.clusters import (
+    MakeCluster,
     connected,
     eventually,
     metrics_of,

@@ -12,8 +12,7 @@ from millrace.core.repair import FillPolicy
 from millrace.errors import MillraceError, NoNodeReachable, TimedOut
 from millrace.local import LocalCluster
 from millrace.types import Lsn
-from tests.integration.conftest import MakeCluster
-from tests.support.clusters import connected, described_by, run, whole_chain
+from tests.support.clusters import MakeCluster, connected, described_by, run, whole_chain
 from tests.support.load import read_all
 
 TIMEOUT_MS = 1_000

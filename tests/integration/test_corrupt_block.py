@@ -7,8 +7,8 @@ from millrace.core.messages import Fetch, Read, Refusal, Refused
 from millrace.limits import KIB
 from millrace.local import LocalCluster
 from millrace.types import Lsn, Record
-from tests.integration.conftest import MakeCluster
 from tests.support.clusters import (
+    MakeCluster,
     bytes_at,
     connected,
     kill,

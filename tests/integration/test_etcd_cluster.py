@@ -5,8 +5,15 @@ from pathlib import Path
 
 from millrace.client import Client, Log
 from millrace.local import LocalCluster
-from tests.integration.conftest import MakeCluster
-from tests.support.clusters import assert_members_equal, connected, kill, run, start, whole_chain
+from tests.support.clusters import (
+    MakeCluster,
+    assert_members_equal,
+    connected,
+    kill,
+    run,
+    start,
+    whole_chain,
+)
 from tests.support.etcd import EtcdCluster
 from tests.support.load import Follower, Ledger, assert_agree, load_on, read_all
 

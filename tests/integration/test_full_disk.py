@@ -11,8 +11,8 @@ from millrace.errors import DiskFull
 from millrace.limits import KIB, MIB
 from millrace.local import LocalCluster
 from millrace.types import Lsn, Record
-from tests.integration.conftest import MakeCluster
 from tests.support.clusters import (
+    MakeCluster,
     assert_members_equal,
     connected,
     eventually,

@@ -8,8 +8,8 @@ import pytest
 from millrace.client import Client
 from millrace.local import LocalCluster
 from millrace.types import Ack, LogId
-from tests.integration.conftest import MakeCluster
 from tests.support.clusters import (
+    MakeCluster,
     assert_members_equal,
     connected,
     kill,

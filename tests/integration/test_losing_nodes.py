@@ -4,8 +4,8 @@ return are synchronized until the chain has all its members again (seed 002, C4,
 from millrace.client import Client, Log
 from millrace.core.projection import Projection
 from millrace.local import LocalCluster
-from tests.integration.conftest import MakeCluster
 from tests.support.clusters import (
+    MakeCluster,
     Noted,
     assert_members_equal,
     connected,

@@ -4,8 +4,8 @@ from millrace.client import Client, Log
 from millrace.core.messages import Described, Standing
 from millrace.local import LocalCluster
 from millrace.types import NodeId
-from tests.integration.conftest import MakeCluster
 from tests.support.clusters import (
+    MakeCluster,
     assert_members_equal,
     connected,
     described_by,

@@ -32,6 +32,7 @@ from millrace.local import LocalCluster
 from millrace.types import Epoch, Extent, LogId, Lsn, NodeId
 
 T = TypeVar("T")
+MakeCluster = Callable[..., LocalCluster]  # The fixture of the integration tests.
 WAIT_S = 45.0
 POLL_S = 0.03
 ASK_TIMEOUT_MS = 5_000

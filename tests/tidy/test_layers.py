@@ -90,7 +90,7 @@ def test_imports_only_what_its_layer_may(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", sorted((PACKAGE / "core").glob("*.py")), ids=lambda path: path.name
+    "path", sorted((PACKAGE / "core").rglob("*.py")), ids=lambda path: path.name
 )
 def test_core_is_pure(path: Path) -> None:
     touched = {name.split(".")[0] for name in imports_of(path)} & IMPURE

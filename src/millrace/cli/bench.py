@@ -151,9 +151,13 @@ class _Appends:
     async def run(self, window: int) -> Figures:
         started_s = time.perf_counter()
         deadline_s = started_s + self._seconds
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(window, self._left)):
-                group.create_task(self._write(deadline_s))
+        writers = range(min(window, self._left))
+        tasks = [asyncio.create_task(self._write(deadline_s)) for _ in writers]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
         elapsed_s = time.perf_counter() - started_s
         records = len(self._latencies_s)
         size = records * len(self._value)

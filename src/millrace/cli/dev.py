@@ -4,7 +4,10 @@ I1  `up` leaves a cluster that serves, or nothing that it started.
 I2  Data is removed only by `down --wipe`, which asks.
 """
 
+import os
+import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -75,11 +78,7 @@ def up(
         places = [part for text in location or () for part in text.split(",")]
         urls = [url.strip() for url in etcd.split(",") if url.strip()]
         cluster = LocalCluster.create(place, nodes, etcd=urls, locations=places)
-        try:
-            cluster.start()
-        except (KeyboardInterrupt, Unavailable):
-            cluster.destroy()  # Keeps I1.
-            raise
+        _start_or_remove(cluster)
     run_async(_wait_for_keeper(session, cluster))
     _announce(session, cluster, place)
 
@@ -183,6 +182,23 @@ def _each(
     for number in numbers:
         act(cluster, number)
         session_of(context).output().say(f"node {number} {done}")
+
+
+def _start_or_remove(cluster: "LocalCluster") -> None:
+    """Keeps I1.  Nodes are started in a thread, which Ctrl-C does not reach: it always knows the
+    processes that it made."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        starting = pool.submit(cluster.start)
+        try:
+            starting.result()
+        except (KeyboardInterrupt, Unavailable):
+            while not starting.done():  # It ends as soon as it sees that a node does not run.
+                for node in cluster.nodes:
+                    if cluster.is_running(node.id):
+                        os.kill(node.pid, signal.SIGKILL)
+                wait([starting], timeout=KEEPER_POLL_S)
+            cluster.destroy()
+            raise
 
 
 async def _wait_for_keeper(session: Session, cluster: "LocalCluster") -> None:

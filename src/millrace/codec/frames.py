@@ -72,7 +72,7 @@ class FrameHeader(msgspec.Struct, frozen=True):
 
 
 def message_types() -> tuple[type[Message], ...]:
-    """Every message there is, in the order of `core/messages.py`."""
+    """Every message there is, in the order of `core/messages/`."""
     return tuple(
         found
         for found in vars(messages).values()

@@ -142,7 +142,7 @@ class LocalCluster:
         started = [node for node in chosen if not self.is_running(node.id)]
         for node in started:
             self._spawn(node)
-        self._save()
+            self._save()  # Whoever is interrupted here leaves no node that nobody knows.
         for node in started:
             self._wait_ready(node)
 
@@ -185,7 +185,7 @@ class LocalCluster:
         process = self._processes.get(number)
         if process is not None:
             return process.poll() is None
-        return _is_alive(node.pid)
+        return _is_alive(node.pid, self._file(node))
 
     def node(self, number: int) -> LocalNode:
         for node in self.nodes:
@@ -207,9 +207,8 @@ class LocalCluster:
     # -- Inner workings -----------------------------------------------------------------------
 
     def _write(self, node: LocalNode, configuration: Configuration) -> None:
-        folder = Path(node.folder)
-        folder.mkdir(parents=True)
-        (folder / "node.toml").write_text(to_toml(configuration))
+        Path(node.folder).mkdir(parents=True)
+        self._file(node).write_text(to_toml(configuration))
 
     def _save(self) -> None:
         temporary = self.folder / f"{STATE_FILE}.new"
@@ -217,10 +216,9 @@ class LocalCluster:
         temporary.replace(self.folder / STATE_FILE)
 
     def _spawn(self, node: LocalNode) -> None:
-        folder = Path(node.folder)
-        with (folder / "node.log").open("ab") as log:
+        with (Path(node.folder) / "node.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "millrace", "node", "run", str(folder / "node.toml")],
+                [sys.executable, "-m", "millrace", "node", "run", str(self._file(node))],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -235,12 +233,16 @@ class LocalCluster:
             if is_healthy(node.admin):
                 return
             if not self.is_running(node.id):
-                raise Unavailable(
-                    f"node {node.id} stopped while starting; the end of its log:\n"
-                    + self.log_text(node.id)[-2_000:]
-                )
+                raise self._not_started(node, "stopped while starting")
             time.sleep(POLL_S)
-        raise Unavailable(f"node {node.id} did not start within {START_TIMEOUT_S:.0f} s")
+        raise self._not_started(node, f"did not start within {START_TIMEOUT_S:.0f} s")
+
+    def _not_started(self, node: LocalNode, what: str) -> Unavailable:
+        text = self.log_text(node.id)[-2_000:]
+        return Unavailable(f"node {node.id} {what}; the end of its log:\n{text}")
+
+    def _file(self, node: LocalNode) -> Path:
+        return Path(node.folder) / "node.toml"
 
     def _signal(self, number: int, what: signal.Signals) -> None:
         node = self.node(number)
@@ -262,13 +264,13 @@ def _roles(*, hosts_metadata: bool) -> tuple[Role, ...]:
     return (*roles, Role.METADATA) if hosts_metadata else roles
 
 
-def _is_alive(pid: int) -> bool:
-    """A process that has ended but was not waited for does not count."""
+def _is_alive(pid: int, file: Path) -> bool:
+    """Whether process `pid` runs the node of `file`: a process that has ended but was not waited
+    for does not count, nor does a stranger that got the number after a reboot."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+        return os.fsencode(file) in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    return state != "Z"
 
 
 def is_healthy(admin: str) -> bool:

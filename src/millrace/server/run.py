@@ -7,6 +7,7 @@ import logging
 import signal
 import sys
 import time
+from typing import Literal
 
 import uvloop
 
@@ -56,22 +57,29 @@ def run(configuration: Configuration, level: str = "info") -> None:
 
 
 async def _serve(configuration: Configuration) -> None:
-    node = Node(configuration)
-    await node.start()
-    look_for_garbage_seldom()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    # Before anything is started: a signal during the start stops what there is, in order.
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    failing = asyncio.create_task(node.wait_failed())
-    waiting = asyncio.create_task(stopping.wait())
+    node = Node(configuration)
+    stop = asyncio.create_task(stopping.wait())
+    if not await _first(asyncio.create_task(node.start()), stop):
+        return
     try:
-        await asyncio.wait({failing, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        await _first(asyncio.create_task(node.wait_failed()), stop)
     finally:
-        waiting.cancel()
+        stop.cancel()
         await node.stop()
-    if failing.done():
-        failing.result()
-    failing.cancel()
+
+
+async def _first(work: asyncio.Task[None], stop: asyncio.Task[Literal[True]]) -> bool:
+    """Whether `work` ended before the stop; otherwise it is cancelled.  Raises what it raised."""
+    await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
+    if work.done():
+        work.result()
+        return True
+    work.cancel()
     with contextlib.suppress(asyncio.CancelledError):
-        await failing
+        await work
+    return False

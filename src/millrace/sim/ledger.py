@@ -78,6 +78,7 @@ class LogTruth:
         self.issued_most = Lsn(1)  # No sequencer ever stood above it.
         self.issued_end: dict[Epoch, tuple[NodeId, Lsn]] = {}
         self.may_lose = False  # A blackout may have taken every copy of something.
+        self.lost_blocks: set[tuple[Lsn, int]] = set()  # Acknowledgements may still be under way.
 
 
 class Ledger:
@@ -173,10 +174,13 @@ class Ledger:
         truth = self.truth(log)
         truth.may_lose = True
         kept: dict[int, int] = {}
+        kept_blocks = set()
         for number in truth.projections[-1].chain:
             stored = self._world.node(number).disk.logs.get(log)
             for block in () if stored is None else stored.blocks.values():
                 kept.update(dict.fromkeys(range(block.first, block.end), value_of(block)))
+                kept_blocks.add((block.first, block.checksum))
+        truth.lost_blocks |= truth.holders.keys() - kept_blocks
         lost = {
             lsn
             for lsn, value in truth.values.items()
@@ -241,6 +245,8 @@ class Ledger:
                 f"log {record.log}: {first}..{last} was acknowledged ({record.ack.value}) without "
                 f"being on every member of a chain: {self._where(truth, first, checksum)}",
             )
+        if (first, checksum) in truth.lost_blocks:
+            return
         self._fix(record.log, first, Lsn(last + 1), checksum)
         self._see(record.token, first)
         truth.acked_last = max(truth.acked_last, last)
@@ -293,8 +299,9 @@ class Ledger:
         if not self._is_committed(truth, block.first, block.checksum, record.ack):
             where = self._where(truth, block.first, block.checksum)
             raise Violation("G6", f"{reader} was given {block!r}, not committed: {where}")
-        self._fix(block.log, first, end, block.checksum)
-        self._see(block.token, block.first)
+        if (block.first, block.checksum) not in truth.lost_blocks:
+            self._fix(block.log, first, end, block.checksum)
+            self._see(block.token, block.first)
 
     def gap(self, reader: str, log: LogId, gap: Gap) -> None:
         truth = self.truth(log)

@@ -1,0 +1,32 @@
+"""Who is in the cluster, and how a node is."""
+
+from millrace.core.messages.root import Message
+from millrace.types import NodeInfo
+
+
+class DescribeCluster(Message, frozen=True):
+    pass
+
+
+class ClusterDescribed(Message, frozen=True):
+    """`metadata` lists the addresses that answer Meta* requests, best first."""
+
+    cluster: str
+    nodes: tuple[NodeInfo, ...]
+    metadata: tuple[str, ...]
+
+
+class DescribeNode(Message, frozen=True):
+    pass
+
+
+class NodeDescribed(Message, frozen=True):
+    node: NodeInfo
+    uptime_ms: int
+    logs: int
+    bytes_used: int
+    bytes_total: int
+    is_full: bool
+    is_keeper: bool
+    connections: int
+    software: str
