@@ -9,7 +9,7 @@ import pytest
 from loopback import run
 from millrace.core.messages import Message, Next, Pong, Written
 from millrace.core.procedure import Ask, DeadlinePassed, Failure, FailureKind, Pause, Procedure
-from millrace.errors import NoAnswer, NotConnected
+from millrace.errors import MessageTooLarge, NoAnswer, NotConnected
 from millrace.runtime.asks import AnswerWaiter
 from millrace.runtime.procedures import ProcedureRunner
 from millrace.types import Epoch, LogId, NodeId
@@ -36,6 +36,8 @@ class Nodes:
     ) -> bool:
         if node >= 10:
             return False
+        if node == 8:
+            raise MessageTooLarge("never sent")
         if node == 9:
             raise NotConnected("closed this very moment")
         self.waiting.append(waiter)
@@ -113,6 +115,16 @@ def test_what_a_procedure_raises_reaches_the_one_who_waits() -> None:
         ended = nodes.begin(failing())
         nodes.waiting.pop().set_result(Pong())
         with pytest.raises(ZeroDivisionError):
+            await ended
+
+    with_nodes(body)
+
+
+def test_a_message_that_cannot_be_sent_is_the_error_of_the_one_who_waits() -> None:
+    async def body(nodes: Nodes) -> None:
+        ended = nodes.begin(asking(1, 8))
+        nodes.waiting.pop().set_result(Pong())
+        with pytest.raises(MessageTooLarge):
             await ended
 
     with_nodes(body)

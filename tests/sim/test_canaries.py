@@ -6,11 +6,23 @@ from millrace.sim.canaries import CANARIES
 from millrace.sim.run import run_seed
 
 SEEDS_MAX = 250
+CAUGHT_LAST_TIME = {  # Tried first, to save time; any other seed will do.
+    "write_once_ignores_islands": 43,
+    "dirty_opens_as_member": 81,
+    "trim_moves_down": 8,
+    "sequencer_goes_back": 16,
+    "reconcile_skips_completing": 10,
+    "members_without_a_seal": 15,
+    "sequencer_starts_low": 188,
+    "learner_keeps_surplus": 94,
+    "grows_without_learning": 94,
+    "seal_by_two_proposers": 5,
+}
 
 
 @pytest.mark.parametrize("name", CANARIES)
 def test_a_canary_is_caught(name: str) -> None:
-    for seed in range(SEEDS_MAX):
+    for seed in (CAUGHT_LAST_TIME.get(name, 0), *range(SEEDS_MAX)):
         if not run_seed(seed, canary=name).ok:
             return
     pytest.fail(f"no checker sees {name} in {SEEDS_MAX} seeds")

@@ -21,7 +21,6 @@ from millrace.client.outcomes import UnknownAppend
 from millrace.codec.blocks import draft
 from millrace.codec.drafts import Draft, HeaderPairs
 from millrace.core.append import Appended
-from millrace.errors import MillraceError
 from millrace.limits import (
     APPENDS_IN_FLIGHT_MAX,
     BATCH_BYTES_WAITING_MAX,
@@ -222,7 +221,7 @@ class Batcher:
         left_ms = max(1, int((batch.deadline_s - time.monotonic()) * 1000))
         try:
             finished = batch.draft(self._compress)
-        except MillraceError as error:
+        except Exception as error:  # Whatever it is belongs to those who wait for the block.
             batch.set_exception(error)
         else:
             self._send(finished, batch.ack, left_ms, batch)

@@ -100,6 +100,7 @@ class Append:
         self._acked: set[NodeId] = set()  # Nodes that hold the block, in epoch `_acked_epoch`.
         self._acked_epoch = Epoch(0)
         self._may_be_written = False  # Some node may hold the block at its present position.
+        self._trouble = ""  # What the append met last, for whoever asks why it failed.
 
     def run(self, projection: Projection) -> Procedure[AppendOutcome]:
         try:
@@ -109,7 +110,8 @@ class Append:
                     return step
                 projection = step.projection
         except DeadlinePassed:
-            return self._give_up(NotAppendedReason.DEADLINE, "the time for the append is up")
+            detail = f"the time for the append is up{self._trouble}"
+            return self._give_up(NotAppendedReason.DEADLINE, detail)
         return self._give_up(NotAppendedReason.UNAVAILABLE, "the chain kept changing")
 
     def _attempt(self, projection: Projection) -> Procedure[AppendOutcome | _Retry]:
@@ -300,6 +302,7 @@ class Append:
         reason: ReconfigureReason,
         detail: str,
     ) -> Procedure[AppendOutcome | _Retry]:
+        self._trouble = f" ({reason.value}: {detail})"
         answer: Projection | Failure = yield Reconfigure(projection, frozenset(suspects), reason)
         if isinstance(answer, Failure):
             what = f"{reason.value} ({detail}) and the chain cannot be changed: {answer.detail}"

@@ -37,7 +37,7 @@ PARALLEL_BLOCKS = 4  # Blocks held in memory at once while they are passed on.
 class Trouble(msgspec.Struct, frozen=True):
     epoch: Epoch
     detail: str
-    broken: NodeId | None = None  # A member whose only copy of something is damaged.
+    broken: tuple[NodeId, ...] = ()  # Members whose copy of something is the only one, damaged.
 
 
 def reconcile(
@@ -145,7 +145,7 @@ def _pass_on(
                 holders = [node for node in chain if node != holder and extent.first in has[node]]
                 answer = yield from _read_elsewhere(request, holders, answer)
                 if not isinstance(answer, Found):
-                    return Trouble(epoch, f"node {holder}: {extent.first} is damaged", holder)
+                    return Trouble(epoch, f"node {holder}: {extent.first} is damaged", (holder,))
             if not isinstance(answer, Found):
                 return _trouble(epoch, holder, answer)
             write = Write(log, epoch, answer.block, chain, Ack.DISK)

@@ -81,6 +81,7 @@ class _TryAgain(msgspec.Struct, frozen=True):
     floor: Epoch
     detail: str
     is_rival: bool = False  # Somebody else is at it.
+    broken: frozenset[NodeId] = frozenset()  # Members to do without from now on.
 
 
 def reconfigure(
@@ -88,6 +89,7 @@ def reconfigure(
 ) -> Procedure[Projection | Failure]:
     floor, trouble = Epoch(0), Failure(FailureKind.TIMED_OUT, "no attempt was finished")
     attempts = patience = 0
+    broken: frozenset[NodeId] = frozenset()
     try:
         while attempts < RECONFIGURE_ATTEMPTS_MAX:
             if patience:
@@ -111,11 +113,14 @@ def reconfigure(
                 patience -= 1
                 continue
             attempts += 1
-            result = yield from _attempt(change, current, version, floor, proposer, make_junk)
+            result = yield from _attempt(
+                change, current, version, floor, proposer, make_junk, broken
+            )
             if isinstance(result, Projection):
                 return result
             floor, trouble = max(floor, result.floor), Failure(FailureKind.TIMED_OUT, result.detail)
             patience = len(RIVAL_PAUSES_MS) if result.is_rival else 0
+            broken |= result.broken
             yield from note("reconfigure.again", log=change.log, detail=result.detail)
     except DeadlinePassed:
         return Failure(trouble.kind, f"no new chain in time: {trouble.detail}")
@@ -129,13 +134,14 @@ def _attempt(
     floor: Epoch,
     proposer: Token,
     make_junk: MakeJunk,
+    broken: frozenset[NodeId],
 ) -> Procedure[Projection | _TryAgain]:
     epoch = Epoch(max(current.epoch, floor) + 1)
     asked = [node for node in current.chain if node not in change.remove]
     asked += [node for node in change.add if node not in current.chain]
     seal = Seal(current.log, epoch, proposer)
     answers = yield from ask_all([Ask(node, seal, SEAL_TIMEOUT_MS) for node in asked])
-    members = _choose_members(change, current, dict(zip(asked, answers, strict=True)))
+    members = _choose_members(change, current, dict(zip(asked, answers, strict=True)), broken)
     if isinstance(members, _TryAgain):
         return members
     yield Note("chain.sealed", {"log": current.log, "epoch": epoch, "chain": members.chain})
@@ -143,7 +149,9 @@ def _attempt(
         current.log, epoch, members.chain, members.sealed, members.is_lossy, make_junk
     )
     if trouble is not None:
-        return _TryAgain(trouble.epoch, f"reconciling: {trouble.detail}")
+        return _TryAgain(
+            trouble.epoch, f"reconciling: {trouble.detail}", broken=frozenset(trouble.broken)
+        )
     trouble_detail = yield from _admit(current.log, epoch, members)
     if trouble_detail is not None:
         return _TryAgain(epoch, trouble_detail)
@@ -168,7 +176,8 @@ def _attempt(
         members.chain,
         sequencer,
         current.replication,
-        previous=current.epoch,
+        # Nodes that may have lost data vouch for nothing that they acknowledged before.
+        previous=Epoch(0) if members.is_lossy else current.epoch,
         reason=change.reason,
         is_sealed=current.is_sealed or change.seal_for_good,
         changes=current.changes + 1,
@@ -192,7 +201,10 @@ def _attempt(
 
 
 def _choose_members(
-    change: Change, current: Projection, answers: dict[NodeId, Answer]
+    change: Change,
+    current: Projection,
+    answers: dict[NodeId, Answer],
+    broken: frozenset[NodeId] = frozenset(),
 ) -> _Members | _TryAgain:
     ahead = [
         answer.epoch
@@ -208,6 +220,9 @@ def _choose_members(
     if change.reason in (ReconfigureReason.DISK_FULL, ReconfigureReason.BROKEN):
         # A node that cannot store leaves, unless that would leave nobody.
         whole = [node for node in whole if node not in change.suspects] or whole
+    # A member whose damaged copy of a block is the only one is done without: the block is not on
+    # all members, so it was never acknowledged, and the member comes back by learning.
+    whole = [node for node in whole if node not in broken] or whole
     if whole:  # Keeps I1.
         return _Members((*whole, *added), sealed, is_lossy=False)
     dirty = [node for node in old if sealed[node].standing is Standing.DIRTY]

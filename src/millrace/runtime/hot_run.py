@@ -89,6 +89,10 @@ class HotRun(Generic[T]):
         except Unavailable as error:
             self.set_exception(error)
             return
+        except Exception as error:  # A message that cannot be sent: not the connection's fault.
+            self._procedure.close()
+            self._waiter.set_exception(error)
+            return
         if not is_asked:
             self._hand_over(self._procedure, effect, self._deadline_s, self._waiter)
 

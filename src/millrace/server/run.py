@@ -66,6 +66,7 @@ async def _serve(configuration: Configuration) -> None:
     stop = asyncio.create_task(stopping.wait())
     if not await _first(asyncio.create_task(node.start()), stop):
         return
+    look_for_garbage_seldom()
     try:
         await _first(asyncio.create_task(node.wait_failed()), stop)
     finally:

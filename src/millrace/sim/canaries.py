@@ -286,8 +286,8 @@ def members_without_a_seal(patch: Patch) -> None:
     """A node that did not answer the seal stays in the chain."""
     choose = reconfigure._choose_members
 
-    def trusting(change: Any, current: Projection, answers: Any) -> Any:
-        members = choose(change, current, answers)
+    def trusting(change: Any, current: Projection, answers: Any, broken: Any) -> Any:
+        members = choose(change, current, answers, broken)
         if isinstance(members, reconfigure._TryAgain):
             return members
         sealed = dict(members.sealed)

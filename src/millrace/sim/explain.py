@@ -2,8 +2,8 @@
 
 from collections import deque
 
-from millrace.sim.ledger import Violation
 from millrace.sim.run import REPLAY
+from millrace.sim.violation import Violation
 from millrace.sim.world import World
 
 EVENTS_SHOWN = 200

@@ -16,6 +16,7 @@ from millrace.core.append import Appended, AppendOutcome, AppendUnknown, NotAppe
 from millrace.core.messages import Message
 from millrace.core.procedure import Note
 from millrace.core.projection import Projection
+from millrace.sim.violation import Violation
 from millrace.types import Ack, Block, EntryKind, Epoch, Gap, GapKind, LogId, Lsn, NodeId, Token
 
 if TYPE_CHECKING:
@@ -25,15 +26,6 @@ if TYPE_CHECKING:
 HOLE_VALUE = 0  # Stand in for a checksum where a position holds no record.
 LOSS_VALUE = -1
 _DIVERGED = ("append.diverged", "chain.diverged")
-
-
-class Violation(Exception):
-    """A guarantee was broken."""
-
-    def __init__(self, guarantee: str, detail: str) -> None:
-        super().__init__(f"{guarantee}: {detail}")
-        self.guarantee = guarantee
-        self.detail = detail
 
 
 class AppendRecord:
@@ -103,6 +95,13 @@ class Ledger:
     def durable(self, node: NodeId, block: Block) -> None:
         holders = self.truth(block.log).durable_holders
         holders.setdefault((block.first, block.checksum), set()).add(node)
+
+    def removed(self, node: NodeId, block: Block) -> None:
+        """Learning took the block out: the node no longer vouches for it."""
+        truth = self.truth(block.log)
+        key = (block.first, block.checksum)
+        truth.holders.get(key, set()).discard(node)
+        truth.durable_holders.get(key, set()).discard(node)
 
     def wiped(self, node: NodeId) -> None:
         """A node without a disk has no fence to keep.  What it held counts all the same: an

@@ -23,6 +23,7 @@ from millrace.codec.frames import (
 )
 from millrace.core.messages import Message
 from millrace.sim.schedule import MS, SECOND
+from millrace.sim.violation import Violation
 
 if TYPE_CHECKING:
     from millrace.sim.process import Process
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 DEAD_PEER_US = 1_500 * MS  # Silence after which an end gives up.
 CONNECT_US = 1 * SECOND
 SWEEP_US = 250 * MS
+WAITING_BLOCKS_MAX = 256  # Beyond what a sender keeps to: requests and answers under way.
 
 
 class Connection:
@@ -76,7 +78,9 @@ class Network:
         self._made = 0
         self._blocked: dict[tuple[int, int], int] = {}
         self.long_delay_share = 0.0
-        self.bytes_waiting_most = 0
+        self.bytes_waiting_max = world.shape.send_buffer_bytes + WAITING_BLOCKS_MAX * (
+            world.block_bytes_max
+        )
         self._schedule.after(SWEEP_US, self._sweep)
 
     # -- Connecting -----------------------------------------------------------------------------
@@ -125,8 +129,8 @@ class Network:
         frame = b"".join(encode(message, request, is_answer))
         waiting = connection.bytes_waiting[end] + len(frame)
         connection.bytes_waiting[end] = waiting
-        if waiting > self.bytes_waiting_most:
-            self.bytes_waiting_most = waiting
+        if waiting > self.bytes_waiting_max:
+            raise Violation("G13", f"{waiting} bytes wait for {connection.ends[1 - end].name}")
         target = connection.ends[1 - end]
         if connection.held[end] or (sender.number, target.number) in self._blocked:
             connection.held[end].append(frame)

@@ -79,6 +79,7 @@ class Node(Process):
         self.store.commit_us += self.slow_us
         self.store.on_put = lambda block: self.world.ledger.held(self.node, block)
         self.shell = NodeShell(self.store, self, self._run_learn)
+        self.store.on_remove = lambda block: self.world.ledger.removed(self.node, block)
         self.store.on_dirty = self._dirtied
         self.driver = Driver(self)
         self.is_keeper = False

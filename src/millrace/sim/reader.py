@@ -27,10 +27,10 @@ from millrace.core.read_stream import (
 )
 from millrace.core.repair import FillPolicy, repair
 from millrace.sim.driver import Driver
-from millrace.sim.ledger import Violation
 from millrace.sim.network import Connection
 from millrace.sim.process import Process
 from millrace.sim.schedule import MS
+from millrace.sim.violation import Violation
 from millrace.types import LSN_MAX, LogId, Lsn, NodeId
 
 if TYPE_CHECKING:

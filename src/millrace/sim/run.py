@@ -14,9 +14,9 @@ from contextlib import nullcontext
 import msgspec
 
 from millrace.sim.canaries import CANARIES
-from millrace.sim.ledger import Violation
 from millrace.sim.shape import Family
 from millrace.sim.trace import Listener
+from millrace.sim.violation import Violation
 from millrace.sim.world import World
 
 REPLAY = "millrace sim explain {seed}"

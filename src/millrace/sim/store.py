@@ -127,6 +127,7 @@ class SimulatedStore:
         self._is_dead = False
         self.commits = 0
         self.on_put: Callable[[Block], None] | None = None
+        self.on_remove: Callable[[Block], None] | None = None
         self.on_dirty: Callable[[LogId], None] | None = None
 
     # -- Mutations ------------------------------------------------------------------------------
@@ -158,6 +159,9 @@ class SimulatedStore:
         opened = self._logs.get(log)
         if opened is None or not firsts:
             return
+        for first in firsts:
+            if self.on_remove is not None and first in opened.blocks:
+                self.on_remove(opened.blocks[first])
         opened.take_out(set(firsts))
         self.disk.rotten.get(log, set()).difference_update(firsts)
         self._is_uncovered = True

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 from millrace.codec.blocks import records
 from millrace.sim.atlas import Atlas
-from millrace.sim.ledger import Violation, value_of
+from millrace.sim.ledger import value_of
+from millrace.sim.violation import Violation
 from millrace.types import Block, EntryKind, LogId, Lsn, NodeId
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from millrace.limits import READ_BUFFER_BLOCKS_MAX
 from millrace.meta.keys import NODES
 from millrace.sim.atlas import Atlas
 from millrace.sim.faults import Nemesis
-from millrace.sim.ledger import Ledger, Violation
+from millrace.sim.ledger import Ledger
 from millrace.sim.metadata import Metadata
 from millrace.sim.network import Network
 from millrace.sim.node import Node
@@ -25,6 +25,7 @@ from millrace.sim.schedule import MS, SECOND, Schedule
 from millrace.sim.shape import Shape, draw
 from millrace.sim.trace import Listener, Trace
 from millrace.sim.verdict import check_end, what_is_missing
+from millrace.sim.violation import Violation
 from millrace.sim.writer import Writer
 from millrace.types import LogId, NodeId, NodeInfo
 
@@ -48,9 +49,9 @@ class World:
         self.counters: Counter[str] = Counter()
         self.ledger = Ledger(self)
         self.processes: dict[int, Process] = {}
-        self.network = Network(self, seed, self.shape.delay_us)
         self.disk_bytes = DISK_BYTES
         self.block_bytes_max = 1_000 + self.shape.records_max * (self.shape.value_bytes_max + 100)
+        self.network = Network(self, seed, self.shape.delay_us)
         self.blocks_waiting_max = READ_BUFFER_BLOCKS_MAX
         self.log_ids = [LogId(number + 1) for number in range(self.shape.logs)]
         self.metadata = self._add(Metadata(self))
