@@ -166,7 +166,10 @@ class KeeperLoop:
                 loop = asyncio.get_running_loop()
                 self._resting[learner] = loop.time() + REST_S
             return f"node {learner} could not learn: {learned}"
-        return await self._change(Change(step.log, step.reason, add=(learner,)))
+        # Only from the epoch it learned in: later it may hold what the chain has since replaced.
+        return await self._change(
+            Change(step.log, step.reason, only_from=projection.epoch, add=(learner,))
+        )
 
     async def _change(self, change: Change) -> str | None:
         result = await self._runner.change_chain(change, STEP_TIMEOUT_MS)

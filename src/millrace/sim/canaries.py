@@ -213,15 +213,6 @@ def unknown_is_not_appended(patch: Patch) -> None:
 
 
 @_canary
-def acks_carry_over_any_epoch(patch: Patch) -> None:
-    def careless(self: Any, projection: Projection) -> None:
-        self._acked &= set(projection.chain)
-        self._acked_epoch = projection.epoch
-
-    patch(Append, "_carry_over", careless)
-
-
-@_canary
 def last_node_not_waited_for(patch: Patch) -> None:
     write_down = Append._write_down
 

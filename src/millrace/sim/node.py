@@ -6,6 +6,7 @@ It holds its lease in the repository, runs learning when told to, and takes its 
 from random import Random
 from typing import TYPE_CHECKING
 
+from millrace.codec.blocks import junk
 from millrace.core import keeper
 from millrace.core.effects import RunLearn
 from millrace.core.learn import learn
@@ -287,7 +288,8 @@ class Node(Process):
             case keeper.StepKind.GROW:
                 (learner,) = step.nodes
                 self.driver.start(
-                    keeper.teach(projection, learner), lambda taught: self._taught(step, taught)
+                    keeper.close_holes(projection, junk),
+                    lambda _: self._teach(step, projection, learner),
                 )
             case keeper.StepKind.SHRINK:
                 dead = frozenset(step.nodes)
@@ -297,6 +299,11 @@ class Node(Process):
                 suspects = frozenset(step.nodes)
                 change = Change(step.log, step.reason, suspects, only_from=step.epoch)
                 self.driver.change(change, self._stepped)
+
+    def _teach(self, step: keeper.Step, projection: Projection, learner: NodeId) -> None:
+        self.driver.start(
+            keeper.teach(projection, learner), lambda taught: self._taught(step, taught)
+        )
 
     def _taught(self, step: keeper.Step, taught: Answer) -> None:
         if isinstance(taught, Learned):

@@ -12,6 +12,7 @@ from millrace.core.projection import Projection, choose_chain
 from millrace.core.repair import FillPolicy
 from millrace.limits import READ_BUFFER_BLOCKS_MAX
 from millrace.meta.keys import NODES
+from millrace.sim import knobs
 from millrace.sim.atlas import Atlas
 from millrace.sim.faults import Nemesis
 from millrace.sim.ledger import Ledger
@@ -94,6 +95,10 @@ class World:
 
     def run(self) -> None:
         """Raises Violation, or whatever else the cores let out."""
+        with knobs.turned(self.seed):
+            self._run()
+
+    def _run(self) -> None:
         self._found()
         for client in (*self.writers, *self.readers):
             client.start()

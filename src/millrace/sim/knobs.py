@@ -1,0 +1,39 @@
+"""Small limits: a seed draws them, so that pages, batches and windows end where it hurts.
+
+The cores read their limits as constants of their modules.  A run puts small values in their place
+and takes them back when it ends; half of the runs leave all as they are.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from types import ModuleType
+
+from millrace.core import append, keeper, learn, reconcile, send_streams, sequencer
+from millrace.server import answers
+
+_KNOBS: tuple[tuple[ModuleType, str, tuple[int, ...]], ...] = (
+    (answers, "INDEX_PAGE_EXTENTS", (1, 2, 7)),
+    (answers, "READ_BATCH_BYTES", (1, 300, 2_000)),
+    (send_streams, "READ_BATCH_BYTES", (1, 300, 2_000)),
+    (learn, "FETCH_BYTES_MAX", (1, 300, 2_000)),
+    (keeper, "CLOSE_ENOUGH", (0, 1, 16)),
+    (reconcile, "PARALLEL_BLOCKS", (1, 2)),
+    (sequencer, "RECENT_RANGES_MAX", (1, 4)),
+    (append, "APPEND_ATTEMPTS_MAX", (2, 4)),
+)
+
+
+@contextmanager
+def turned(seed: int | str) -> Iterator[None]:
+    rng = Random(f"{seed}/knobs")
+    before = [(module, name, module.__dict__[name]) for module, name, _ in _KNOBS]
+    is_turning = rng.random() < 0.5
+    try:
+        for module, name, values in _KNOBS:
+            if is_turning and rng.random() < 0.5:
+                setattr(module, name, rng.choice(values))
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
