@@ -224,7 +224,7 @@ class Append:
                 return self._trimmed(projection)
             case Refusal.DISK_FULL:
                 return (yield from self._cannot_store(projection, node, refused))
-            case Refusal.UNAVAILABLE:
+            case Refusal.UNAVAILABLE | Refusal.CORRUPT:  # Corrupt: what it holds there, it lost.
                 return (yield from self._cannot_store(projection, node, refused))
             case Refusal.INCOMPLETE:
                 reason = ReconfigureReason.INCOMPLETE

@@ -88,8 +88,6 @@ class Disk:
                 case Put():
                     if with_blocks:
                         self._put(mutation)
-                    else:
-                        self._lose(mutation)
                 case SetFence(log, fence):
                     self._log(log).fence = fence
                 case Trim(log, end):
@@ -134,11 +132,6 @@ class Disk:
         self.used_bytes += put.block.size + ROW_BYTES
         if self.on_durable is not None:
             self.on_durable(put.block)
-
-    def _lose(self, put: Put) -> None:
-        if put.ack is Ack.MEMORY and not put.is_marking:
-            stored = self._log(put.log)
-            stored.fence = dirtied(stored.fence)
 
     def _trim(self, log: LogId, end: Lsn) -> None:
         stored = self._log(log)

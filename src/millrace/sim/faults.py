@@ -252,8 +252,9 @@ class Nemesis:
         if node.is_disk_full or not self._atlas.may_crash(node):
             return False
         # What waits in memory when the disk fills up is lost.  More must not follow unasked.
-        slack = 500 if self._world.shape.memory_share == 0 else 0
-        node.disk.capacity_bytes = node.disk.used_bytes + int(self._rng.random() * slack)
+        has_slack = self._world.shape.memory_share == 0
+        slack = node.disk.used_bytes + int(self._rng.random() * 500)
+        node.disk.capacity_bytes = slack if has_slack else 0
         node.trace("disk is full")
 
         def room_again() -> None:

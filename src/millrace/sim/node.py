@@ -209,6 +209,14 @@ class Node(Process):
             self.world.count("lease.expired")
             self._lease = 0
             self.is_keeper = False
+        else:
+            self.ask(METADATA_NUMBER, MetaGet(LIVE.key(self.node)), 0, self._saw_myself)
+
+    def _saw_myself(self, answer: Answer) -> None:
+        """An announcement that was given up for lost may arrive after a later one, and take the
+        key with it when its own lease ends."""
+        if isinstance(answer, MetaEntry) and answer.lease != self._lease:
+            self._lease = 0
 
     def _granted(self, answer: Answer) -> None:
         if isinstance(answer, MetaLease):

@@ -245,6 +245,7 @@ class SimulatedStore:
             if isinstance(one, disks.Put) and self._settle_put(one, failure)
         }
         for log in dirty:
+            self.set_fence(log, disks.dirtied(self._logs[log].fence))
             if self.on_dirty is not None:
                 self.on_dirty(log)
         return failure
@@ -258,10 +259,7 @@ class SimulatedStore:
         if origin.blocks.get(put.block.first) is put.block:
             origin.take_out({put.block.first})
         is_acknowledged = put.ack is Ack.MEMORY and not put.is_marking
-        if not is_acknowledged or self._logs.get(put.log) is not origin:
-            return False
-        origin.fence = disks.dirtied(origin.fence)
-        return True
+        return is_acknowledged and self._logs.get(put.log) is origin
 
     def _answers(
         self, batch: Sequence[disks.Mutation | _Barrier], failure: StoreFailed | None
