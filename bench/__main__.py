@@ -20,6 +20,7 @@ from bench.nats_peer import NatsPeer
 from bench.peer import Peer
 from bench.runner import Runner, WorkloadResult
 from bench.workloads import FULL, QUICK, Workload, plan
+from millrace.runtime.memory import keep_freed_memory
 
 PEERS: Final[dict[str, Callable[[], Peer]]] = {
     "millrace": MillracePeer,
@@ -67,6 +68,7 @@ def main(arguments: Sequence[str]) -> int:
     runner = Runner(profile, peers)
     started, began = datetime.now(), time.perf_counter()
     try:
+        keep_freed_memory()  # For all clients alike: they run in this process.
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
             results = loop.run(_measure(runner, plan(options.command, profile)))
     except (KeyboardInterrupt, asyncio.CancelledError):

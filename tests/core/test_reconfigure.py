@@ -57,9 +57,9 @@ def start(*seals: Any, current: Projection | None = None, version: int = 7, **fi
 
 def chain_of(run: Run) -> tuple[int, ...]:
     """The chain that is proposed once everything else went well."""
+    run.answer(VIEW, boot())
     if isinstance(run.last, p.AskAll):
         run.answer([m.Admitted() for _ in run.last.asks])
-    run.answer(VIEW, boot())
     assert isinstance(run.last, p.ReplaceProjection)
     return run.last.projection.chain
 
@@ -237,18 +237,22 @@ def test_a_sequencer_that_is_ahead_sends_us_above_its_epoch() -> None:
 
 
 def test_strangers_are_admitted_before_the_projection_names_them() -> None:
-    run = start(sealed(), sealed(), sealed(), BLANK, add=(NodeId(4),))
+    run = start(sealed(), sealed(), sealed(), BLANK, add=(NodeId(4),)).answer(VIEW, boot())
     assert run.last == p.AskAll([p.Ask(NodeId(4), m.Admit(LOG, Epoch(2)))])
     run.answer([TIMED_OUT])
     assert isinstance(run.last, p.Pause)
 
 
 def test_after_a_loss_what_the_sequencer_remembers_is_marked_too() -> None:
-    run = start(DIRTY, DIRTY, DIRTY).answer([m.Admitted()] * 3, VIEW, boot(8))
+    run = start(DIRTY, DIRTY, DIRTY).answer(VIEW, boot(8))
     assert isinstance(run.last, p.AskAll)
     blocks = [ask.message.block for ask in run.last.asks]  # type: ignore[attr-defined]
     assert [(one.first, one.last) for one in blocks] == [(5, 7)] * 3
     run.answer([m.Filled()] * 3)
+    # Not before: an admitted node no longer tells that it may have lost data.
+    assert isinstance(run.last, p.AskAll)
+    assert run.last.asks[0].message == m.Admit(LOG, Epoch(2))
+    run.answer([m.Admitted()] * 3)
     assert isinstance(run.last, p.ReplaceProjection)
 
 

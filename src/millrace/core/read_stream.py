@@ -157,6 +157,7 @@ class ReadStream:
         self._bytes_taken = 0
         self._version_bytes = 0  # Received since the last START.
         self._granted_bytes = 0
+        self._started_bytes = 0  # Granted by the last START itself.
         self._last_reason = RewindReason.OPENED
         self._is_retry_set = False  # In phase PROJECTION: the timer, not an answer, is due.
         self._quiet_checks = 0  # Looks for a hole, one after another, that found none.
@@ -192,9 +193,10 @@ class ReadStream:
             case GapFound(_, version, kind, first, last):
                 return self._gap(kind, first, last) if version == self._version else []
             case Started(_, version, _):
-                if version == self._version and self.phase is ReadPhase.STARTED:
-                    self.phase = ReadPhase.RECORDS
-                return []
+                if version != self._version or self.phase is not ReadPhase.STARTED:
+                    return []
+                self.phase = ReadPhase.RECORDS
+                return self._repeat_credit()
             case Ended(_, version, reason, epoch):
                 return self._ended(node, reason, epoch) if version == self._version else []
             case Refused(reason, epoch):
@@ -207,6 +209,14 @@ class ReadStream:
                 return self.lost(node)
             case _:
                 return self._rewind(RewindReason.MISBEHAVED, node)
+
+    def _repeat_credit(self) -> list[ReadEffect]:
+        """Credit that was given while START was on its way may have found no connection."""
+        assert self.projection is not None
+        if self._granted_bytes <= self._started_bytes:
+            return []
+        window = Window(self.number, self._version, self._granted_bytes)
+        return [TellSender(self.projection.tail, window)]
 
     def lost(self, node: NodeId) -> list[ReadEffect]:
         """The connection to `node` broke."""
@@ -308,7 +318,7 @@ class ReadStream:
         self._version += 1
         self._version_bytes = 0
         self._buffer.clear()
-        self._granted_bytes = self._allowed_bytes()
+        self._granted_bytes = self._started_bytes = self._allowed_bytes()
         self.phase = ReadPhase.STARTED
         start = Start(
             self.log,
@@ -342,7 +352,11 @@ class ReadStream:
         """A repair failed.  Without a reason to change the chain, and nothing newer to wait
         for, a pause keeps the stream from asking in a tight loop."""
         assert self.projection is not None
-        if trouble.cause is None and trouble.epoch <= self.projection.epoch:
+        cannot_store = trouble.cause in (ReconfigureReason.DISK_FULL, ReconfigureReason.BROKEN)
+        # The last node of a chain cannot be done without: another epoch would change nothing.
+        is_hopeless = cannot_store and self.projection.chain == (trouble.node,)
+        has_no_cause = trouble.cause is None or is_hopeless
+        if has_no_cause and trouble.epoch <= self.projection.epoch:
             self._last_reason = RewindReason.CHAIN_TROUBLE
             return [*self._stop_sender(), *self._retry_later()]
         need = NeedProjection(

@@ -152,9 +152,6 @@ def _attempt(
         return _TryAgain(
             trouble.epoch, f"reconciling: {trouble.detail}", broken=frozenset(trouble.broken)
         )
-    trouble_detail = yield from _admit(current.log, epoch, members)
-    if trouble_detail is not None:
-        return _TryAgain(epoch, trouble_detail)
     end = Lsn(max(members.sealed[node].end for node in members.chain))
     appointed = yield from _appoint(change, current, epoch, end)
     if isinstance(appointed, _TryAgain):
@@ -170,6 +167,10 @@ def _attempt(
         )
         if trouble is not None:
             return _TryAgain(trouble.epoch, f"marking what was lost: {trouble.detail}")
+    # The last thing to do: once admitted, a node no longer tells that it may have lost data.
+    trouble_detail = yield from _admit(current.log, epoch, members)
+    if trouble_detail is not None:
+        return _TryAgain(epoch, trouble_detail)
     projection = Projection(
         current.log,
         epoch,
@@ -183,9 +184,13 @@ def _attempt(
         changes=current.changes + 1,
         issuing_since=current.issuing_since if goes_on else epoch,
     )
+    return (yield from _install(projection, version))
+
+
+def _install(projection: Projection, version: int) -> Procedure[Projection | _TryAgain]:
     replaced: bool | Failure = yield ReplaceProjection(projection, version)
     if replaced is not True:
-        return _TryAgain(epoch, "somebody else was first")
+        return _TryAgain(projection.epoch, "somebody else was first")
     yield Note(
         "chain.changed",
         {

@@ -47,6 +47,7 @@ class Membership:
         self._ttl_ms = ttl_ms
         self._live = keys.LiveNode(info.id, info.instance, int(time.time() * 1000))
         self.lease = 0
+        self._is_announced = False  # The live key stands under the present lease.
 
     async def register(self) -> None:
         """Be known and alive; raises BadConfiguration if another instance has this id."""
@@ -76,6 +77,9 @@ class Membership:
         """Renew the lease for ever; a repository that is away is waited for."""
         while True:
             await asyncio.sleep(self._ttl_ms / 3000)
+            if not self._is_announced:
+                await self._try_announce()
+                continue
             try:
                 await self._repository.keep_alive(self.lease)
             except LeaseExpired:
@@ -109,8 +113,10 @@ class Membership:
             logger.warning("metadata.unavailable", extra={"fields": {"detail": str(error)}})
 
     async def _announce(self) -> None:
+        self._is_announced = False
         self.lease = await self._repository.grant(self._ttl_ms)
         await self._set_live()
+        self._is_announced = True
 
     async def _set_live(self) -> None:
         value = keys.LIVE.encode(self._live)

@@ -45,28 +45,37 @@ class Atlas:
     def may_rot(self, node: "Node", log: LogId) -> bool:
         return self._may_lose(node, log)
 
-    def whole(self, log: LogId) -> list["Node"]:
+    def whole(self, log: LogId, *, is_rot_forgiven: bool = False) -> list["Node"]:
         """Members of the chain that hold all that was acknowledged."""
         projection = self._world.projection(log)
         members = [self._world.node(number) for number in projection.chain]
-        return [node for node in members if self._is_whole(node, log, projection)]
+        return [
+            node
+            for node in members
+            if self._is_whole(node, log, projection)
+            and (is_rot_forgiven or not node.disk.rotten.get(log))
+        ]
+
+    def is_being_changed(self, node: "Node", log: LogId) -> bool:
+        """Somebody sealed the node into an epoch that has no projection yet."""
+        epoch = self._world.projection(log).epoch
+        stored = node.disk.logs.get(log)
+        opened = node.store.opened(log) if node.is_up else None
+        return (stored is not None and stored.fence.epoch > epoch) or (
+            opened is not None and opened.fence.epoch > epoch
+        )
 
     def _may_lose(self, node: "Node", log: LogId) -> bool:
         projection = self._world.projection(log)
-        stored = node.disk.logs.get(log)
-        if stored is not None and stored.fence.epoch > projection.epoch:
+        if self.is_being_changed(node, log):
             return False
-        if node.is_up:
-            opened = node.store.opened(log)
-            if opened is not None and opened.fence.epoch > projection.epoch:
-                return False
         if node.node not in projection.chain:
             return True
         return any(other is not node for other in self.whole(log))
 
     def _is_whole(self, node: "Node", log: LogId, projection: Projection) -> bool:
         stored = node.disk.logs.get(log)
-        if stored is None or node.disk.rotten.get(log) or node.number in self.gone:
+        if stored is None or node.number in self.gone:
             return False
         is_member = stored.fence.standing is Standing.MEMBER
         if not is_member or stored.fence.epoch < projection.epoch:

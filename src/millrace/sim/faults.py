@@ -165,6 +165,10 @@ class Nemesis:
         world = self._world
         log = self._rng.choice(world.log_ids)
         members = [world.node(number) for number in world.projection(log).chain]
+        if any(
+            self._atlas.is_being_changed(node, one) for node in members for one in world.log_ids
+        ):
+            return False  # Which chain will stand, and so what is lost, is not decided.
         for node in members:
             node.crash(is_silent=self._rng.random() < 0.5)
             self._lasts(SECOND, partial(self._start, node))
