@@ -3,7 +3,7 @@
 `docs/reference/configuration.md` is generated from the descriptions here.
 """
 
-import re
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 
@@ -24,7 +24,11 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data: Annotated[str, Meta(min_length=1, description="Data directory; made if it is missing.")]
     listen: Annotated[str, Meta(description="host:port of the data protocol.")] = "127.0.0.1:7700"
     advertise: Annotated[
-        str, Meta(description="host:port that others reach it by; empty: as `listen`.")
+        str,
+        Meta(
+            description="host:port that others reach it by; empty: as `listen`, which then must "
+            "not be every interface."
+        ),
     ] = ""
     admin: Annotated[str, Meta(description="host:port of /healthz and /metrics; empty: none.")] = ""
     location: Annotated[
@@ -112,7 +116,7 @@ def parse(text: bytes, name: str) -> Configuration:
 
 
 def validate(configuration: Configuration, name: str) -> Configuration:
-    cluster, node = configuration.cluster, configuration.node
+    cluster = configuration.cluster
     if cluster.metadata == "etcd" and not cluster.etcd:
         raise BadConfiguration(
             f"{name}: cluster.metadata is etcd: list its members in cluster.etcd"
@@ -125,10 +129,58 @@ def validate(configuration: Configuration, name: str) -> Configuration:
             f"{name}: set cluster.metadata_address to the node with the metadata role, "
             "or give this node that role"
         )
-    for setting, address in (("node.listen", node.listen), ("node.admin", node.admin)):
-        if address and not re.fullmatch(r".+:\d{1,5}", address):
-            raise BadConfiguration(f"{name}: {setting} is {address!r}, which is not host:port")
+    _check_addresses(configuration, name)
     return configuration
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """`host:port`, or `[host]:port` for an IPv6 host."""
+    host, colon, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise BadConfiguration(f"address {address!r}: write an IPv6 host as [host]:port")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise BadConfiguration(f"address {address!r} is not host:port")
+    return host, int(port)
+
+
+def _check_addresses(configuration: Configuration, name: str) -> None:
+    cluster, node = configuration.cluster, configuration.node
+    for setting, address in (
+        ("node.listen", node.listen),
+        ("node.advertise", node.advertise),
+        ("node.admin", node.admin),
+        ("cluster.metadata_address", cluster.metadata_address),
+    ):
+        try:
+            if address or setting == "node.listen":
+                parse_address(address)
+        except BadConfiguration as error:
+            raise BadConfiguration(f"{name}: {setting}: {error}") from error
+    if not node.advertise and _is_every_interface(node.listen):
+        raise BadConfiguration(
+            f"{name}: node.listen is {node.listen!r}, every interface, which is no address that "
+            "others can reach: set node.advertise to one, for example 10.0.0.1:7700"
+        )
+    if node.advertise and (_is_every_interface(node.advertise) or not _port(node.advertise)):
+        raise BadConfiguration(
+            f"{name}: node.advertise is {node.advertise!r}, which others cannot reach: "
+            "give a host and port, for example 10.0.0.1:7700"
+        )
+
+
+def _is_every_interface(address: str) -> bool:
+    """0.0.0.0 and [::], however they are written."""
+    host, _ = parse_address(address)
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return False  # A name.
+
+
+def _port(address: str) -> int:
+    return parse_address(address)[1]
 
 
 def to_toml(configuration: Configuration) -> str:

@@ -5,7 +5,7 @@ appears on the wire, in logs, in metrics and in `docs/reference/errors.md`, whic
 from this file.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class MillraceError(Exception):
@@ -13,6 +13,17 @@ class MillraceError(Exception):
 
     code: ClassVar[str] = "error"
     is_definite: ClassVar[bool] = True
+    outcomes: tuple[Any, ...] = ()  # Of an append of many: each block's range or error, in order.
+
+    @property
+    def appended(self) -> list[Any]:
+        """The ranges that are in the log although the call as a whole failed."""
+        return [each for each in self.outcomes if not isinstance(each, BaseException)]
+
+    @property
+    def failures(self) -> "list[MillraceError]":
+        """The errors of the blocks that were not acknowledged."""
+        return [each for each in self.outcomes if isinstance(each, MillraceError)]
 
 
 class UsageError(MillraceError):
@@ -63,12 +74,6 @@ class MessageTooLarge(UsageError):
     code = "message_too_large"
 
 
-class WrongPeer(UsageError):
-    """The peer belongs to another cluster or speaks another version of the protocol."""
-
-    code = "wrong_peer"
-
-
 class LogSealed(UsageError):
     """The log was sealed for good and takes no more appends."""
 
@@ -103,6 +108,12 @@ class NoNodeReachable(Unavailable):
     """None of the given addresses answered."""
 
     code = "no_node_reachable"
+
+
+class WrongPeer(Unavailable):
+    """Who answers is not who was meant: another cluster, node or version of the protocol."""
+
+    code = "wrong_peer"
 
 
 class MetadataUnavailable(Unavailable):
@@ -140,6 +151,13 @@ class TimedOut(Unavailable):
     """The operation had no effect within its time."""
 
     code = "timed_out"
+
+
+class TrimPending(TimedOut):
+    """The trim point stands, or may stand, but not every node has applied it: the keeper will."""
+
+    code = "trim_pending"
+    is_definite = False
 
 
 class NotConnected(Unavailable):

@@ -55,7 +55,6 @@ STREAMS_PER_SESSION_MAX: Final = 1_024
 # Reconfiguration and repair.
 RECONFIGURE_ATTEMPTS_MAX: Final = 32
 INDEX_PAGE_EXTENTS: Final = 8_192
-FILL_RANGES_PER_REQUEST_MAX: Final = 256
 
 # Metadata.
 KEY_BYTES_MAX: Final = 480  # LMDB's key limit less our prefix.

@@ -170,6 +170,20 @@ def test_no_metadata_repository(site: Site) -> None:
             "[node]\nid = 1\ndata = 'x'\nroles = ['metadata']\nlisten = 'here'",
             ("node.listen", "host:port"),
         ),
+        *(
+            (f"[node]\nid = 1\ndata = 'x'\nroles = ['metadata']\n{settings}", words)
+            for settings, words in (
+                ("listen = ''", ("node.listen", "host:port")),
+                ("listen = '::1:7700'", ("node.listen", "[host]:port")),
+                ("listen = '0.0.0.0:7700'", ("every interface", "set node.advertise")),
+                ("listen = '[::]:7700'", ("every interface", "set node.advertise")),
+                ("advertise = 'mill'", ("node.advertise", "host:port")),
+                ("advertise = '0.0.0.0:7700'", ("node.advertise", "others cannot reach")),
+                ("advertise = 'mill:0'", ("node.advertise", "others cannot reach")),
+                ("admin = 'mill:70000'", ("node.admin", "host:port")),
+            )
+        ),
+        ("[node]\nid = 1\ndata = 'x'\n[cluster]\nmetadata_address = 'x'", ("host:port",)),
         ("[node]\nid = 1\ndata = 'x'", ("metadata_address",)),
         ("[node]\nid = 1\ndata = 'x'\n[cluster]\nmetadata = 'etcd'", ("cluster.etcd",)),
     ],

@@ -399,6 +399,14 @@ class StoreSuite:
         rig.store.trim(LOG, Lsn(25))
         assert find(LOG, 0) == 25
 
+    def test_find_by_time_among_timestamps_that_do_not_grow(self, rig: StoreRig) -> None:
+        """Retention trims below the answer: an old record in between must not hide young ones."""
+        for number, stamp in enumerate((5000, 9000, 1, 7000, 7001)):
+            block = make_block(1 + number, timestamp_us=stamp)
+            rig.store.put(block, COPYSET, Ack.DISK)
+        find = rig.store.find_time
+        assert [find(LOG, stamp) for stamp in (0, 5000, 5001, 9000, 9001)] == [1, 1, 2, 2, 6]
+
     @pytest.mark.parametrize("is_reopened", [False, True], ids=["fresh", "reopened"])
     def test_find_by_size(self, rig: StoreRig, is_reopened: bool) -> None:
         blocks = [make_block(first, size=1000) for first in range(1, 41)]

@@ -226,8 +226,51 @@ def test_a_sealed_log_takes_nothing() -> None:
     done = run(is_sealed=True)
     assert isinstance(done.result, NotAppended)
     assert done.result.reason is NotAppendedReason.SEALED
-    unsure = run(ISSUED, TIMED_OUT, projection(2, (2,), 1, is_sealed=True))
-    assert isinstance(unsure.result, AppendUnknown)
+
+
+SEALED = projection(2, (2,), 1, is_sealed=True)
+NOT_IN_SEALED = NotAppended(NotAppendedReason.SEALED, "the log is sealed")
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        (m.Found(block(5)), DONE),
+        (m.Found(block(5, token=OTHER)), NOT_IN_SEALED),
+        (m.Found(hole(5)), NOT_IN_SEALED),
+        (refused(Refusal.UNWRITTEN, 2), NOT_IN_SEALED),
+    ],
+)
+def test_the_head_of_a_sealed_chain_settles_what_was_unknown(head: Any, expected: Any) -> None:
+    """Sealing made the chain equal: what its head holds is in the log, the rest never will be."""
+    done = run(ISSUED, TIMED_OUT, SEALED)
+    assert done.asked()[-1] == (2, "Read")
+    assert done.answer(head).result == expected
+
+
+def test_a_sealed_log_settles_when_the_append_is_resumed() -> None:
+    append, first = start()
+    assert isinstance(first.answer(ISSUED, DEADLINE).result, AppendUnknown)
+    again = Run(append.run(SEALED)).answer(refused(Refusal.UNWRITTEN, 2))
+    assert again.result == NOT_IN_SEALED
+    assert Run(append.run(SEALED)).result == NOT_IN_SEALED
+
+
+GONE = p.Failure(p.FailureKind.UNKNOWN_LOG, "log 1 does not exist")
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        (refused(Refusal.EPOCH, 2), GONE),
+        (refused(Refusal.EPOCH, 0), GONE),
+        (ISSUED, TIMED_OUT, GONE),
+    ],
+)
+def test_a_deleted_log_holds_nothing(answers: tuple[Any, ...]) -> None:
+    done = run(*answers)
+    assert isinstance(done.result, NotAppended)
+    assert done.result.reason is NotAppendedReason.UNKNOWN_LOG
 
 
 def test_it_gives_up_after_many_changes() -> None:

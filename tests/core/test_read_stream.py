@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from millrace.core import messages as m
 from millrace.core import read_stream as r
 from millrace.core.messages import Refusal, Refused
+from millrace.core.procedure import Failure, FailureKind
 from millrace.core.projection import ReconfigureReason
 from millrace.core.read_stream import ReadPhase, ReadStream, RewindReason
 from millrace.core.repair import ChainTrouble, RepairResult
@@ -341,6 +342,49 @@ def test_a_block_without_a_good_copy_is_asked_for_again_later() -> None:
     stream.arrived(TAIL, m.Ended(7, 1, Refusal.CORRUPT, Epoch(1), Lsn(1)))
     assert stream.copied(Lsn(1), None) == [r.SetTimer(100)]
     assert stream.copied(Lsn(1), block(1)) == [], "answered already"
+
+
+def damaged(stream: ReadStream) -> list[r.ReadEffect]:
+    """One more round that finds the block damaged everywhere."""
+    ended = m.Ended(7, stream.version, Refusal.CORRUPT, Epoch(1), Lsn(1))
+    assert stream.arrived(TAIL, ended) == [r.NeedCopy(Lsn(1), TAIL)]
+    return stream.copied(Lsn(1), None)
+
+
+def test_a_block_that_is_damaged_everywhere_ends_the_stream() -> None:
+    stream = opened()
+    for _ in range(r.ReadSettings().copy_rounds_max - 1):
+        assert damaged(stream) == [r.SetTimer(100)]
+        stream.timer_fired()
+        stream.projected(projection())
+    fail = r.Fail(r.FailReason.CORRUPT_BLOCK, Lsn(1))
+    assert damaged(stream) == [r.TellSender(TAIL, m.Stop(7)), fail]
+    assert stream.phase is ReadPhase.FINISHED
+    assert stream.timer_fired() == []
+    assert stream.stop() == []
+
+
+# -- A log that is gone -----------------------------------------------------------------------
+
+GONE = Failure(FailureKind.UNKNOWN_LOG)
+
+
+def test_a_deleted_log_ends_the_stream() -> None:
+    fail = r.Fail(r.FailReason.UNKNOWN_LOG, Lsn(1))
+    fresh = ReadStream(LOG, 7, Lsn(1), Lsn(9))
+    fresh.open()
+    assert fresh.projected(GONE) == [fail]
+    lost = opened()
+    lost.lost(TAIL)
+    assert lost.projected(GONE) == [r.TellSender(TAIL, m.Stop(7)), fail]
+    assert lost.projected(projection()) == []
+
+
+def test_a_quiet_reader_of_a_deleted_log_finds_out() -> None:
+    stream = opened()
+    stream.arrived(TAIL, m.CaughtUp(7, 1, Lsn(1), Lsn(1)))
+    assert stream.phase is ReadPhase.TAIL
+    assert stream.projected(GONE)[-1] == r.Fail(r.FailReason.UNKNOWN_LOG, Lsn(1))
 
 
 # -- Trim gaps and credit ---------------------------------------------------------------------

@@ -154,6 +154,14 @@ def test_a_projection_below_the_seals_we_met_is_not_adopted() -> None:
     assert not run.is_done
 
 
+def test_a_node_that_learned_in_an_epoch_is_not_added_in_a_later_one() -> None:
+    """It may hold what the chain has replaced since, so the seals that were met do not matter."""
+    ahead = Refused(Refusal.EPOCH, Epoch(5))
+    run = start(sealed(), ahead, ahead, BLANK, add=(NodeId(4),), only_from=Epoch(1))
+    moved = projection(3, (2, 3), 2)
+    assert run.answer(None, (moved, 8)).result == moved
+
+
 @pytest.mark.parametrize("answer", [False, TIMED_OUT], ids=["conflict", "unknown"])
 def test_after_a_lost_compare_and_set_the_projection_is_read_again(answer: Any) -> None:
     run = start(TIMED_OUT, sealed(), sealed(), only_from=Epoch(1)).answer(VIEW, boot(), answer)

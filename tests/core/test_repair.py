@@ -10,7 +10,7 @@ from millrace.core import procedure as p
 from millrace.core.messages import Refusal, Refused
 from millrace.core.projection import ReconfigureReason
 from millrace.core.repair import ROUNDS_MAX, ChainTrouble, FillPolicy, RepairResult, repair
-from millrace.core.trim import is_behind, retention_point, trim
+from millrace.core.trim import retention_point, trim
 from millrace.types import Block, EntryKind, Epoch, Lsn
 from tests.core.core_samples import (
     LOG,
@@ -215,13 +215,6 @@ def test_retention_goes_as_far_as_age_or_size_allows(
         assert stopped.value.value == expected
     else:
         assert Run(running).answer(*answers).result == expected
-
-
-def test_is_behind() -> None:
-    assert is_behind(refused(Refusal.EPOCH, 2))
-    assert not is_behind(refused(Refusal.UNWRITTEN))
-    assert not is_behind(TIMED_OUT)
-    assert not is_behind(m.Trimmed(Lsn(1)))
 
 
 def test_logs_are_named_in_requests() -> None:

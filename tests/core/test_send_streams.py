@@ -6,8 +6,10 @@ from hypothesis import strategies as st
 
 from millrace.core import effects as e
 from millrace.core import messages as m
+from millrace.core.chain_node import ChainNode
 from millrace.core.messages import Refusal
 from millrace.core.node import NodeCore
+from millrace.core.send_streams import SendStreams
 from millrace.limits import READ_BATCH_BYTES, STREAMS_PER_SESSION_MAX
 from millrace.types import LSN_MAX, Epoch, GapKind, LogId, Lsn
 from tests.core.core_samples import CHAIN, LOG, OTHER, block, extent, hole, state
@@ -283,6 +285,50 @@ def test_logs_have_their_own_sequencers_and_chains() -> None:
     issued = [core.handle((1, 1), m.Next(log, ONE, 1))[0] for log in (LOG, LogId(2))]
     assert [one.message for one in issued] == [m.Issued(Lsn(3), 1), m.Issued(Lsn(8), 1)]  # type: ignore[union-attr]
     assert core.chain(LOG) is not core.chain(LogId(2))
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        m.Describe(LOG),
+        m.Read(LOG, ONE, Lsn(1)),
+        m.Read(LOG, Epoch(0), Lsn(1)),
+        m.Start(LOG, Epoch(0), 7, 1, Lsn(1), Lsn(9), 1_000),
+        m.Next(LOG, ONE, 1),
+        m.Next(LOG, Epoch(0), 1),
+        m.Peek(LOG, ONE, Lsn(1)),
+    ],
+    ids=lambda request: f"{type(request).__name__}",
+)
+def test_asking_about_a_log_that_is_not_here_keeps_nothing(request_: m.Message) -> None:
+    opened: list[LogId] = []
+    core = NodeCore(lambda log: opened.append(log))
+    (answer,) = core.handle((1, 1), request_)
+    assert not isinstance(answer, e.Reply) or isinstance(answer.message, m.Refused)
+    assert core.logs_kept == 0
+
+
+def test_a_log_that_is_sealed_or_bootstrapped_here_is_kept() -> None:
+    core = NodeCore(lambda log: None)
+    core.handle((1, 1), m.Seal(LOG, ONE, OTHER))
+    assert core.chain(LOG).fence.epoch == 1
+    core.handle((1, 1), m.Bootstrap(LogId(2), ONE, Lsn(3)))
+    (issued,) = core.handle((1, 1), m.Next(LogId(2), ONE, 1))
+    assert issued == e.Reply((1, 1), m.Issued(Lsn(3), 1))
+    assert core.logs_kept == 2
+
+
+def test_streams_that_have_ended_leave_nothing_behind() -> None:
+    streams = SendStreams()
+    chain = ChainNode(LOG, state(contiguous_end=3))
+    for number in (1, 2, 3):
+        request = m.Start(LOG, ONE, number, 1, Lsn(1), Lsn(9), 1_000)
+        streams.start((SESSION, number), request, chain)
+    streams.stop(SESSION, 1)
+    assert not streams.is_empty
+    streams.stop(SESSION, 2)
+    streams.stop(SESSION, 3)
+    assert streams.is_empty
 
 
 def test_what_a_node_does_not_answer_is_refused() -> None:

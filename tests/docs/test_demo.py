@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TIMEOUT_S = 120
 
 
@@ -37,12 +39,13 @@ def test_nothing_is_lost_twice_over(tmp_path: Path) -> None:
         assert not leftovers(tmp_path)
 
 
-def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
     demo = start(tmp_path)
     assert demo.stdout is not None
     assert "Starting" in demo.stdout.readline()
     assert "Log 'demo'" in demo.stdout.readline()
-    demo.send_signal(signal.SIGINT)
+    demo.send_signal(number)
     demo.communicate(timeout=TIMEOUT_S)
     assert demo.returncode == 130
     assert not leftovers(tmp_path)

@@ -31,6 +31,8 @@ def test_appends_and_reads_go_on_without_the_metadata_node(make_cluster: MakeClu
                 await follower.reach(max(ledger.acknowledged.values()))
                 found = await log.get(1)
                 assert isinstance(found, Record)
+                async with asyncio.timeout(10), await log.read(1, 2) as reader:
+                    assert [item async for item in reader] == [found]
                 await both_wait_for_the_repository(client, log, cluster.addresses[0])
                 await start(cluster, METADATA_NODE)
                 await client.create_log("another")

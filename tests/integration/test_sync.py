@@ -152,14 +152,15 @@ def test_the_rest_of_the_api(calm_cluster: LocalCluster) -> None:
         log.append_many([b"%d" % number for number in range(10)])
         assert log.peek() == 10
         assert log.bounds() == (1, 11)
-        found = log.get(4)
+        assert log.resolve("-2") == 9
+        found = log.get(4, timeout_ms=5_000)
         assert isinstance(found, Record)
         assert found.value == b"3"
         assert log.trim(5) == 5
         assert log.describe().trim_end == 5
         assert [info.name for info in client.logs()].count("sync-rest") == 1
         assert len(client.status().nodes) == 3
-        with log.tail(2) as reader:
+        with log.tail(2, fill_after_ms=500) as reader:
             part = reader.take(timeout_ms=5_000)
         assert part is not None and not isinstance(part, Gap)
         assert (part.first, part.end) == (9, 11)

@@ -1,12 +1,14 @@
 """Forgetting: by hand, by size, by age, for good; and finding a position by its time."""
 
+import asyncio
+import contextlib
 import random
 import time
 
 import pytest
 
 from millrace.client import Client, Log
-from millrace.errors import LogSealed, PositionBeyondTail, PositionTrimmed, UnknownLog
+from millrace.errors import LogExists, LogSealed, PositionBeyondTail, PositionTrimmed, UnknownLog
 from millrace.limits import KIB
 from millrace.local import LocalCluster
 from millrace.types import Gap, GapKind, Lsn, Record
@@ -156,3 +158,21 @@ async def bytes_of(client: Client, log: Log) -> int:
 async def used_bytes(client: Client) -> list[int]:
     nodes = (await client.status()).nodes
     return [node.description.bytes_used for node in nodes if node.description is not None]
+
+
+def test_creations_that_lose_a_race_leave_nothing(calm_cluster: LocalCluster) -> None:
+    async def body() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(connected(calm_cluster)) for _ in range(3)]
+            results = await asyncio.gather(
+                *(client.create_log("raced") for client in clients), return_exceptions=True
+            )
+            made = [result for result in results if isinstance(result, Log)]
+            assert len(made) == 1
+            assert [type(result) for result in results].count(LogExists) == 2
+            assert await made[0].append(b"first") == 1
+            directory = clients[0].directory
+            named = {info.id for info in await directory.logs()}
+            assert {projection.log for projection in await directory.projections()} == named
+
+    run(body())

@@ -7,7 +7,7 @@ import pytest
 from loopback import run
 from millrace.codec.frames import REQUEST_ID_MAX
 from millrace.core.messages import Message, Pong, Written
-from millrace.errors import ConnectionLost, NoAnswer, TooManyRequests
+from millrace.errors import ConnectionLost, NoAnswer, NotConnected, TooManyRequests
 from millrace.runtime.asks import Asks
 
 
@@ -57,12 +57,49 @@ def test_an_answered_request_does_not_time_out() -> None:
         asks = Asks(asyncio.get_running_loop(), 1, "a:1")
         quick = asks.next_id()
         answered = add(asks, quick, "Write", 10)
-        with pytest.raises(TooManyRequests):
-            asks.check_room()
+        assert not asks.has_room
         asks.settle(quick, Written())
-        asks.check_room()
+        assert asks.has_room
         with pytest.raises(NoAnswer):
             await add(asks, asks.next_id(), "Next", 30)
         assert await answered == Written()
+
+    run(body)
+
+
+def test_requests_beyond_the_limit_get_their_turn_in_order() -> None:
+    async def body() -> None:
+        asks = Asks(asyncio.get_running_loop(), 1, "a:1")
+        add(asks, asks.next_id(), "Next", 5_000)
+        waiting = {}
+        for name in (b"given up", b"first", b"second"):
+            request_id = asks.next_id()
+            waiting[name] = add(asks, request_id, "Write", 5_000)
+            asks.keep_unsent(request_id, [name])
+        assert asks.next_unsent() is None and not asks.has_room
+        waiting[b"given up"].cancel()
+        asks.settle(1, Pong())
+        assert asks.next_unsent() == [b"first"]
+        assert asks.next_unsent() is None and asks.has_unsent
+        asks.fail_all("lost")
+        with pytest.raises(ConnectionLost):
+            await waiting[b"first"]
+        with pytest.raises(NotConnected):
+            await waiting[b"second"]
+
+    run(body)
+
+
+def test_a_request_whose_turn_never_came_was_not_sent() -> None:
+    async def body() -> None:
+        expired = asyncio.Event()
+        asks = Asks(asyncio.get_running_loop(), 1, "a:1", expired.set)
+        add(asks, asks.next_id(), "Next", 5_000)
+        late = asks.next_id()
+        waiting = add(asks, late, "Write", 20)
+        asks.keep_unsent(late, [b""])
+        with pytest.raises(TooManyRequests):
+            await waiting
+        assert expired.is_set() and not asks.has_unsent and len(asks) == 1
 
     run(body)

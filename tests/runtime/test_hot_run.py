@@ -9,7 +9,16 @@ import pytest
 from loopback import run
 from millrace.core.messages import Message, Next, Pong, Written
 from millrace.core.procedure import Ask, DeadlinePassed, Failure, FailureKind, Pause, Procedure
-from millrace.errors import MessageTooLarge, NoAnswer, NotConnected
+from millrace.errors import (
+    BadConfiguration,
+    MessageTooLarge,
+    MillraceError,
+    NoAnswer,
+    NotConnected,
+    ProtocolError,
+    TooManyRequests,
+    WrongPeer,
+)
 from millrace.runtime.asks import AnswerWaiter
 from millrace.runtime.procedures import ProcedureRunner
 from millrace.types import Epoch, LogId, NodeId
@@ -98,6 +107,16 @@ def test_a_lost_answer_is_told_in_a_turn_of_its_own() -> None:
     with_nodes(body)
 
 
+def test_a_request_that_never_got_its_turn_says_nothing_against_the_node() -> None:
+    async def body(nodes: Nodes) -> None:
+        ended = nodes.begin(asking(1))
+        nodes.waiting.pop().set_exception(TooManyRequests("crowded"))
+        (failure,) = await ended
+        assert failure.is_crowded and failure.is_definite
+
+    with_nodes(body)
+
+
 def test_a_connection_that_closes_while_it_is_asked_is_a_failure() -> None:
     async def body(nodes: Nodes) -> None:
         (failure,) = await nodes.begin(asking(9))
@@ -128,6 +147,28 @@ def test_a_message_that_cannot_be_sent_is_the_error_of_the_one_who_waits() -> No
             await ended
 
     with_nodes(body)
+
+
+@pytest.mark.parametrize("error", [WrongPeer, BadConfiguration, ProtocolError])
+def test_whatever_keeps_an_ask_from_a_node_is_a_failure_of_that_ask(
+    error: type[MillraceError],
+) -> None:
+    async def body() -> None:
+        def ask_now(*_: object) -> bool:
+            raise error("now")
+
+        async def ask(*_: object) -> Message:
+            raise error("dialled")
+
+        for asks_now in (ask_now, lambda *_: False):
+            runner = ProcedureRunner(ask, None, None, ask_now=asks_now)  # type: ignore[arg-type]
+            ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            runner.begin(asking(1), TIMEOUT_MS, ended)
+            (failure,) = await ended
+            assert isinstance(failure, Failure) and failure.kind is FailureKind.CONNECT
+        assert await runner.run(asking(1), TIMEOUT_MS) == [Failure(FailureKind.CONNECT, "dialled")]
+
+    run(body)
 
 
 def test_a_procedure_whose_time_is_up_is_told() -> None:

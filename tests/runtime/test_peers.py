@@ -6,10 +6,12 @@ import socket
 import pytest
 
 from loopback import HELLO, Recorder, echo, pair, question, run
-from millrace.core.messages import Peeked
-from millrace.errors import ConnectionLost, NoNodeReachable, NotConnected
+from millrace.core.messages import Hello, Message, Peeked
+from millrace.errors import ConnectionLost, NoNodeReachable, NotConnected, Unavailable, WrongPeer
+from millrace.runtime.links import Links
 from millrace.runtime.peers import BACKOFF_FIRST_MS, Peers
 from millrace.runtime.transport import TransportCounters, listen, parse_address
+from millrace.types import NodeId
 
 
 def test_concurrent_callers_share_one_session() -> None:
@@ -120,5 +122,74 @@ def test_closing_while_a_dial_is_under_way() -> None:
             await peers.close()
             with pytest.raises((asyncio.CancelledError, NotConnected)):
                 await waiting
+
+    run(body)
+
+
+class Answer:
+    """Waits for an answer as a procedure does."""
+
+    def __init__(self) -> None:
+        self.arrived = asyncio.get_running_loop().create_future()
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, message: Message) -> None:
+        self.arrived.set_result(message)
+
+    def set_exception(self, error: Exception) -> None:
+        self.arrived.set_exception(error)
+
+
+def test_what_is_meant_for_a_node_reaches_no_other_at_its_address() -> None:
+    async def body() -> None:
+        server = Recorder()
+        listener = await listen("127.0.0.1", 0, Hello(1, "mill/a1", NodeId(3)), server)
+        links = Links(HELLO)
+        address = listener.address
+        for _ in range(2):  # Dialled for it; then there already.
+            with pytest.raises(WrongPeer, match="is node 3 by now, not node 2") as raised:
+                await links.ask(address, question(), 2_000, NodeId(2))
+            assert isinstance(raised.value, Unavailable) and raised.value.is_definite
+        assert not links.ask_now(address, question(), 2_000, Answer(), NodeId(2))
+        assert server.requests == []
+        # Whoever means that node, or whoever is there, is served on the same connection.
+        answer = Answer()
+        assert links.ask_now(address, echo(5), 2_000, answer, NodeId(3))
+        assert await answer.arrived == Peeked(5)
+        assert await links.ask(address, echo(6), 2_000, NodeId(3)) == Peeked(6)
+        assert await links.ask(address, echo(7), 2_000) == Peeked(7)
+        assert len(server.sessions) == 1
+        await links.close()
+        await listener.close()
+
+    run(body)
+
+
+def test_who_learns_its_cluster_leaves_the_others() -> None:
+    async def body() -> None:
+        counters = TransportCounters()
+        ours, theirs = Recorder(), Recorder()
+        here = await listen("127.0.0.1", 0, Hello(1, "mill/a1"), ours)
+        there = await listen("127.0.0.1", 0, Hello(1, "mill/b2"), theirs)
+        peers = Peers(Hello(1), Recorder(), counters=counters)
+        for listener in (here, there):
+            await peers.session(listener.address)
+        late = Peers(Hello(1), Recorder())
+        dialling = asyncio.create_task(late.session(there.address))
+        await asyncio.sleep(0)
+        for knowing in (peers, late):
+            knowing.introduce(Hello(1, "mill/a1"))
+        assert peers.open_session(there.address) is None
+        assert await peers.ask(here.address, echo(1), 2_000) == Peeked(1)
+        for waiting in (peers.session(there.address), dialling):
+            with pytest.raises(WrongPeer, match="mill/b2"):
+                await waiting
+        assert counters.connections_opened == 2
+        await peers.close()
+        await late.close()
+        await here.close()
+        await there.close()
 
     run(body)

@@ -24,9 +24,9 @@ from millrace.errors import (
     NoAnswer,
     NoNodeReachable,
     NotConnected,
-    TooManyRequests,
     WrongPeer,
 )
+from millrace.runtime.closing import CloseReason, cluster_mark, mismatch
 from millrace.runtime.transport import (
     Session,
     TransportCounters,
@@ -125,16 +125,17 @@ def test_a_cancelled_ask_leaves_the_connection_as_it_was() -> None:
     run(body)
 
 
-def test_asks_beyond_the_limit_are_refused_before_they_are_sent() -> None:
+def test_asks_beyond_the_limit_wait_for_their_turn() -> None:
     async def body() -> None:
         async with pair(client_settings=TransportSettings(requests_in_flight_max=3)) as both:
             asked = [both.session.ask(question(), 5_000) for _ in range(3)]
-            with pytest.raises(TooManyRequests):
-                both.session.ask(question(), 5_000)
+            asked += [both.session.ask(echo(number), 5_000) for number in range(1, 9)]
             await both.server.until(lambda: len(both.server.requests) == 3)
+            assert both.client_counters.round_trips == 3
             for session, request_id, message in both.server.requests:
                 session.answer(request_id, message)
-            await asyncio.gather(*asked)
+            answers = await asyncio.gather(*asked)
+            assert answers[3:] == [Peeked(number) for number in range(1, 9)]
             assert await both.session.ask(echo(1), 1_000) == Peeked(1)
 
     run(body)
@@ -192,6 +193,17 @@ MISMATCHES = {
     "version": (Hello(2, "mill"), "version"),
     "cluster": (Hello(1, "other"), "cluster 'mill'|cluster 'other'"),
 }
+
+
+def test_clusters_of_one_name_are_told_apart_by_their_id() -> None:
+    mill = Hello(1, cluster_mark("mill", "a1"))
+    assert mill.cluster == "mill/a1"
+    for fits in ("", "mill", "mill/a1"):
+        assert mismatch(mill, Hello(1, fits)) is None
+        assert mismatch(Hello(1, fits), mill) is None
+    for differs in ("mile", "mill/b2", "mile/a1"):
+        refusal = mismatch(mill, Hello(1, differs))
+        assert refusal is not None and refusal[0] is CloseReason.WRONG_CLUSTER
 
 
 @pytest.mark.parametrize(("hello", "reason"), MISMATCHES.values(), ids=MISMATCHES.keys())

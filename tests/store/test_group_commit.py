@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from millrace.core.messages import Refusal
-from millrace.limits import COMMIT_BYTES_MAX, COMMIT_WAIT_BYTES, MIB
+from millrace.limits import COMMIT_BYTES_MAX, COMMIT_WAIT_BYTES, MIB, RECLAIM_BLOCKS_MAX
+from millrace.store.changes import Writing
 from millrace.store.contract import StoreFailed
-from millrace.types import Ack, LogId
+from millrace.types import Ack, LogId, Lsn
 from tests.conformance.store_suite import COPYSET, LOG, MEMBER, OTHER, held, known, make_block
 from tests.store.rig import WAIT_S, LmdbRig
 
@@ -160,3 +163,53 @@ def test_a_failed_disk_ends_all_writing(open_rig: OpenRig) -> None:
     assert held(rig.store) == [1, 2, 3, 4, 5]
     rig.store.put(make_block(6), COPYSET, Ack.DISK)
     assert rig.settle() is None
+
+
+def test_any_error_of_the_commit_thread_ends_all_writing(
+    open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that neither LMDB nor the disk made: whoever waits must hear of it."""
+    rig = open_rig(64 * MIB)
+    rig.store.put(make_block(1), COPYSET, Ack.DISK)
+    rig.settle()
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("injected")
+
+    monkeypatch.setattr(Writing, "apply", broken)
+    rig.store.put(make_block(2), COPYSET, Ack.DISK)
+    failure = rig.settle()
+    assert failure is not None
+    assert failure.reason is Refusal.UNAVAILABLE
+    assert "RuntimeError: injected" in failure.detail
+    assert rig.store.failure == failure
+    monkeypatch.undo()
+    rig.store.put(make_block(2), COPYSET, Ack.DISK)
+    assert rig.settle() == failure
+    assert held(rig.store) == [1]
+    rig.reopen()
+    assert held(rig.store) == [1]
+
+
+def test_an_error_while_space_is_reclaimed_ends_all_writing_too(
+    open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = open_rig(64 * MIB)
+    blocks = RECLAIM_BLOCKS_MAX + 10
+    for first in range(1, blocks + 1):
+        rig.store.put(make_block(first), COPYSET, Ack.DISK)
+    rig.settle()
+    reclaim = Writing.reclaim
+    calls: list[int] = []
+
+    def broken_later(writing: Writing, blocks_max: int) -> None:
+        calls.append(blocks_max)
+        if len(calls) > 1:
+            raise RuntimeError("injected")
+        reclaim(writing, blocks_max)
+
+    monkeypatch.setattr(Writing, "reclaim", broken_later)
+    rig.store.trim(LOG, Lsn(blocks + 1))
+    rig.settle()
+    rig.run_until(lambda: rig.store.failure is not None)
+    assert rig.settle() == rig.store.failure

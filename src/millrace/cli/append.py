@@ -33,6 +33,12 @@ class Stamp(msgspec.Struct, frozen=True):
     headers: HeaderPairs = ()
     timestamp_us: int | None = None
 
+    @property
+    def size(self) -> int:
+        """About what it adds to each record, in bytes."""
+        pairs = sum(len(name) + len(content) for name, content in self.headers)
+        return pairs + len(self.key or b"")
+
     @classmethod
     def parse(cls, key: str | None, headers: list[str], timestamp: str | None) -> "Stamp":
         for header in headers:
@@ -72,7 +78,7 @@ class Appending:
         self._ranges: list[Appended] = []
 
     async def append(self, values: list[bytes]) -> None:
-        blocks = list(_blocks(values, self._records_max))
+        blocks = list(_blocks(values, self._records_max, self._stamp.size))
         for first in range(0, len(blocks), BLOCKS_AT_ONCE):
             asks = map(self._append_block, blocks[first : first + BLOCKS_AT_ONCE])
             outcomes = await asyncio.gather(*asks, return_exceptions=True)
@@ -138,15 +144,16 @@ async def append_lines(appending: Appending) -> None:
             progress.advance(len(values))
 
 
-def _blocks(values: list[bytes], records_max: int) -> Iterator[list[bytes]]:
-    """Values that go into one block each: a block has one outcome."""
+def _blocks(values: list[bytes], records_max: int, stamp_size: int) -> Iterator[list[bytes]]:
+    """Values that go into one block each, with their stamps: a block has one outcome."""
     first = size = 0
     for index, value in enumerate(values):
-        is_full = size + len(value) > BLOCK_BYTES_TARGET or index - first == records_max
+        grown = size + len(value) + stamp_size
+        is_full = grown > BLOCK_BYTES_TARGET or index - first == records_max
         if is_full and index > first:
             yield values[first:index]
             first, size = index, 0
-        size += len(value)
+        size += len(value) + stamp_size
     if first < len(values):
         yield values[first:]
 

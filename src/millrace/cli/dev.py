@@ -23,11 +23,13 @@ from millrace.cli.session import (
     run_async,
     session_of,
 )
-from millrace.errors import Unavailable
+from millrace.errors import Unavailable, UsageError
 
 if TYPE_CHECKING:
     from millrace.local import LocalCluster
 
+NODES = 5
+FIRST_PORT = 7701  # As in the documentation; other ports if somebody has them.
 KEEPER_POLLS_MAX = 100
 KEEPER_POLL_S = 0.05
 
@@ -48,7 +50,9 @@ NumbersArgument = Annotated[list[int], typer.Argument(metavar="NODE...", help="T
 @app.command()
 def up(
     context: typer.Context,
-    nodes: Annotated[int, typer.Option("--nodes", help="How many nodes.")] = 5,
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", show_default="5", help="How many nodes.")
+    ] = None,
     folder: FolderOption = None,
     etcd: Annotated[
         str,
@@ -73,11 +77,19 @@ def up(
     place = _folder(folder)
     if (place / "cluster.json").exists():
         cluster = LocalCluster.open(place)
+        if nodes is not None and nodes != len(cluster.nodes):
+            raise UsageError(
+                f"the cluster in {place} has {len(cluster.nodes)} nodes, not {nodes}: "
+                "`millrace dev down --wipe` removes it"
+            )
         cluster.start()
     else:
         places = [part for text in location or () for part in text.split(",")]
         urls = [url.strip() for url in etcd.split(",") if url.strip()]
-        cluster = LocalCluster.create(place, nodes, etcd=urls, locations=places)
+        count = NODES if nodes is None else nodes
+        cluster = LocalCluster.create(
+            place, count, etcd=urls, locations=places, first_port=FIRST_PORT
+        )
         _start_or_remove(cluster)
     run_async(_wait_for_keeper(session, cluster))
     _announce(session, cluster, place)

@@ -1,9 +1,11 @@
 """A connection to a cluster: find it by any of its nodes, then make, list and open logs."""
 
 import asyncio
+import contextlib
 import re
 import secrets
 import time
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +13,7 @@ import msgspec
 
 import millrace
 from millrace.client.log import TIMEOUT_MS, Log
+from millrace.client.reader import Reader
 from millrace.codec.blocks import junk
 from millrace.codec.frames import PROTOCOL_VERSION
 from millrace.config import NAME_PATTERN
@@ -44,6 +47,7 @@ from millrace.meta import keys
 from millrace.meta.directory import ClusterDirectory
 from millrace.meta.remote import RemoteRepository
 from millrace.runtime.asks import AnswerWaiter
+from millrace.runtime.closing import cluster_mark
 from millrace.runtime.conditions import TransportCounters, TransportSettings
 from millrace.runtime.links import Links
 from millrace.runtime.procedures import Noted, ProcedureRunner
@@ -89,6 +93,8 @@ async def connect(
     except BaseException:
         await links.close()
         raise
+    mark = cluster_mark(described.cluster, described.cluster_id)
+    links.introduce(msgspec.structs.replace(hello, cluster=mark))
     return Client(links, described, noted)
 
 
@@ -153,6 +159,8 @@ class Client:
         self.runner = ProcedureRunner(
             self.ask_node, self.directory, junk, noted, ask_now=self.ask_node_now
         )
+        self.readers: weakref.WeakSet[Reader] = weakref.WeakSet()  # Told when the client closes.
+        self.is_closed = False
         self._logs: dict[str, Log] = {}
 
     async def __aenter__(self) -> "Client":
@@ -162,11 +170,19 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Finish the appends that are under way, then disconnect."""
+        """Finish the appends that are under way, then disconnect.  Open readers raise UsageError
+        when what they have received is taken."""
+        self.is_closed = True
+        for reader in list(self.readers):
+            reader.fail(_closed())
         for log in list(self._logs.values()):
             await log.close()
         await self.directory.repository.close()
         await self.links.close()
+
+    def check_open(self) -> None:
+        if self.is_closed:
+            raise _closed()
 
     # -- Logs ---------------------------------------------------------------------------------
 
@@ -181,6 +197,7 @@ class Client:
         retention_ms: int | None = None,
         retention_bytes: int | None = None,
     ) -> Log:
+        self.check_open()
         attributes = _attributes(
             name, replication, write_path, ack, compression, retention_ms, retention_bytes
         )
@@ -205,19 +222,31 @@ class Client:
         try:
             await self.directory.add_log(info)
         except LogExists:
+            # Should the repository be away, the keeper forgets what has no name.
+            with contextlib.suppress(MetadataUnavailable):
+                await self.directory.remove_projection(log)
             await self._discard(info, projection)
             raise
         return self._opened(info, projection)
 
     async def log(self, name: str) -> Log:
         """Open a log; raises UnknownLog."""
+        self.check_open()
         if name in self._logs:
             return self._logs[name]
         info = await self.directory.find_log(name)
         projection, _ = await self.directory.read_projection(info.id)
         if projection is None:
             raise UnknownLog(f"log {name!r} is being deleted")
+        opened = self._logs.get(name)  # By somebody who asked at the same time.
+        if opened is not None and opened.info.id == info.id:
+            return opened
         return self._opened(info, projection)
+
+    def forget(self, log: Log) -> None:
+        """The log turned out not to exist; another may have its name by now."""
+        if self._logs.get(log.name) is log:
+            del self._logs[log.name]
 
     async def logs(self) -> list[LogInfo]:
         return await self.directory.logs()
@@ -249,10 +278,14 @@ class Client:
         )
 
     async def ask_node(self, node: NodeId, message: Message, timeout_ms: int) -> Message:
-        address = self.directory.addresses.get(node) or await self.directory.address(node)
+        address = await self.directory.address(node)
         if address is None:
             raise NotConnected(f"node {node} is not registered")
-        return await self.links.ask(address, message, timeout_ms)
+        try:
+            return await self.links.ask(address, message, timeout_ms, node)
+        except Unavailable as error:
+            self.directory.not_reached(node, address, error)
+            raise
 
     def ask_node_now(
         self, node: NodeId, message: Message, timeout_ms: int, waiter: AnswerWaiter
@@ -261,7 +294,7 @@ class Client:
         address = self.directory.addresses.get(node)
         if address is None:
             return False
-        return self.links.ask_now(address, message, timeout_ms, waiter)
+        return self.links.ask_now(address, message, timeout_ms, waiter, node)
 
     async def _describe_node(self, node: NodeInfo) -> NodeDescribed | None:
         try:
@@ -278,6 +311,10 @@ class Client:
         """Best effort: a node that does not hear it finds out by itself."""
         asks = [self.ask_node(node, Drop(info.id), ASK_TIMEOUT_MS) for node in projection.chain]
         await asyncio.gather(*asks, return_exceptions=True)
+
+
+def _closed() -> UsageError:
+    return UsageError("the client is closed")
 
 
 def _attributes(

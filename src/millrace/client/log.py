@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from millrace.client import positions
 from millrace.client.batcher import Batcher
+from millrace.client.many import all_settled, check_record, draft_table, draft_values
 from millrace.client.outcomes import BlockAppend, TellOutcome, UnknownAppend, settle
 from millrace.client.positions import Anchor, Position
 from millrace.client.reader import Reader
-from millrace.codec.arrow import draft_from_arrow
-from millrace.codec.blocks import draft, place, records
+from millrace.codec.blocks import place, records
 from millrace.codec.drafts import Draft, HeaderPairs
 from millrace.core.append import Append, Appended
 from millrace.core.consult import Question, consult
@@ -48,15 +48,11 @@ from millrace.errors import (
     PositionBeyondTail,
     PositionTrimmed,
     ProtocolError,
-    RecordTooLarge,
     TimedOut,
+    TrimPending,
     Unavailable,
+    UnknownLog,
     UsageError,
-)
-from millrace.limits import (
-    BLOCK_BYTES_TARGET,
-    BLOCK_RECORDS_MAX,
-    RECORD_BYTES_MAX,
 )
 from millrace.runtime.hot_run import Waiter
 from millrace.types import (
@@ -78,7 +74,6 @@ if TYPE_CHECKING:
 TIMEOUT_MS = 30_000
 ASK_TIMEOUT_MS = 3_000
 TRIM_ATTEMPTS_MAX = 8
-_BYTES_LIKE = (bytes, bytearray, memoryview)
 
 
 class LogDescription(msgspec.Struct, frozen=True):
@@ -125,10 +120,15 @@ class Log:
     ) -> Lsn:
         """Append one record and return its position.  Appends made at the same time share
         blocks.  Raises UnknownAppend, or another error when it definitely did not happen."""
-        self._check_record(value, key, headers)
+        self._client.check_open()
+        check_record(value, key, timestamp_us, headers)
         now = time.time_ns() // 1000 if timestamp_us is None else timestamp_us
-        appended = await self._batcher.add(value, key, now, headers, self._ack(ack), timeout_ms)
-        return appended.first
+        chosen = self._ack(ack)
+        try:
+            return (await self._batcher.add(value, key, now, headers, chosen, timeout_ms)).first
+        except UnknownLog:
+            self._client.forget(self)
+            raise
 
     async def append_many(
         self,
@@ -141,21 +141,11 @@ class Log:
         timeout_ms: int = TIMEOUT_MS,
     ) -> list[Appended]:
         """Append records in order, in as few blocks as fit; the ranges they got, in order.  Not
-        atomic: each block has its own outcome, and the first that is not good is raised."""
-        if timestamps_us is None:
-            timestamps_us = time.time_ns() // 1000
-        futures = []
-        for first, end in _chunks(values):
-            stamps = timestamps_us if isinstance(timestamps_us, int) else timestamps_us[first:end]
-            finished = draft(
-                values[first:end],
-                keys=None if keys is None else keys[first:end],
-                timestamps_us=stamps,
-                headers=None if headers is None else headers[first:end],
-                compress=self.info.attributes.compression,
-            )
-            futures.append(await self._batcher.add_draft(finished, self._ack(ack), timeout_ms))
-        return await _all_settled(futures)
+        atomic: each block has its own outcome.  The error that is raised has them all: `outcomes`
+        in order, `appended` and `failures`.  It is an UnknownAppend if any outcome is unknown."""
+        compress = self.info.attributes.compression
+        drafts = draft_values(values, keys, timestamps_us, headers, compress)
+        return await self._append_drafts(drafts, self._ack(ack), timeout_ms)
 
     async def append_table(
         self,
@@ -165,21 +155,29 @@ class Log:
         timeout_ms: int = TIMEOUT_MS,
     ) -> list[Appended]:
         """Append the rows of an Arrow table: columns `value` and, if there, `key`, `timestamp`,
-        `headers`.  No row becomes a Python object."""
-        whole = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
-        rows = _rows_per_block(whole.nbytes, whole.num_rows)
-        now = time.time_ns() // 1000
-        futures = []
-        for batch in whole.to_batches(max_chunksize=rows):
-            if batch.num_rows:
-                finished = draft_from_arrow(
-                    batch, timestamp_us_default=now, compress=self.info.attributes.compression
-                )
-                futures.append(await self._batcher.add_draft(finished, self._ack(ack), timeout_ms))
-        return await _all_settled(futures)
+        `headers`.  No row becomes a Python object.  Raises as `append_many`."""
+        drafts = draft_table(table, self.info.attributes.compression)
+        return await self._append_drafts(drafts, self._ack(ack), timeout_ms)
+
+    async def _append_drafts(
+        self, drafts: list[Draft], ack: Ack, timeout_ms: int
+    ) -> list[Appended]:
+        self._client.check_open()
+        places: list[asyncio.Future[Appended] | MillraceError] = []
+        for finished in drafts:
+            try:
+                places.append(await self._batcher.add_draft(finished, ack, timeout_ms))
+            except TimedOut as late:
+                places.append(late)
+        try:
+            return await all_settled(places)
+        except UnknownLog:
+            self._client.forget(self)
+            raise
 
     async def resume(self, unknown: UnknownAppend, *, timeout_ms: int = TIMEOUT_MS) -> Appended:
         """Settle an append whose outcome is unknown, without making a second copy."""
+        self._client.check_open()
         deadline_s = time.monotonic() + timeout_ms / 1000
         block = unknown.block
         try:
@@ -229,20 +227,6 @@ class Log:
         except ValueError:
             raise UsageError(f"ack={ack!r}: use 'disk' or 'memory'") from None
 
-    def _check_record(self, value: bytes, key: bytes | None, headers: HeaderPairs) -> None:
-        if not isinstance(value, _BYTES_LIKE):
-            raise UsageError(f"a value is bytes, not {type(value).__name__}")
-        if key is not None and not isinstance(key, bytes):
-            raise UsageError(f"a key is bytes, not {type(key).__name__}")
-        size = len(value) if key is None else len(value) + len(key)
-        if headers:
-            size += sum(len(name) + len(content) for name, content in headers)
-        if size > RECORD_BYTES_MAX:
-            raise RecordTooLarge(
-                f"a record of {size} bytes is larger than {RECORD_BYTES_MAX}: "
-                "split it, or store it elsewhere and append its address"
-            )
-
     # -- Reading ------------------------------------------------------------------------------
 
     async def read(
@@ -264,7 +248,8 @@ class Log:
                 f"position {begin} lies beyond the end of log {self.name!r}, "
                 f"whose next position is {end}"
             )
-        return Reader(
+        self._client.check_open()
+        reader = Reader(
             self.info.id,
             max(begin, Lsn(1)),
             max(stop, begin, Lsn(1)),
@@ -273,26 +258,31 @@ class Log:
             self._runner,
             FillPolicy(fill_after_ms),
             settings,
+            self.name,
         )
+        self._client.readers.add(reader)
+        return reader
 
-    async def tail(self, back: int = 0, **options: int | None) -> Reader:
+    async def tail(self, back: int = 0, *, fill_after_ms: int | None = 1_000) -> Reader:
         """Follow the log from `back` records before its end."""
-        fill_after_ms = options.get("fill_after_ms", 1_000)
         return await self.read(f"-{back}" if back else "end", None, fill_after_ms=fill_after_ms)
 
-    async def get(self, lsn: int, *, timeout_ms: int = TIMEOUT_MS) -> Record | Gap:
-        """The record at a position, in one round trip to the tail (C7); a Gap if it was filled."""
-        answer = await self._ask_tail(
-            lambda p: Read(p.log, p.epoch, Lsn(lsn)), timeout_ms=timeout_ms
-        )
+    async def get(self, position: Position, *, timeout_ms: int = TIMEOUT_MS) -> Record | Gap:
+        """The record at a position; a Gap if it was filled.  A number takes one round trip to the
+        tail."""
+        parsed = positions.parse(position)
+        lsn = Lsn(parsed.offset)
+        if parsed.anchor is not Anchor.LSN:
+            lsn = await self.resolve(position)
+        answer = await self._ask_tail(lambda p: Read(p.log, p.epoch, lsn), timeout_ms=timeout_ms)
         if isinstance(answer, Refused) and answer.reason is Refusal.CORRUPT:
-            answer = await self._found_elsewhere(Lsn(lsn), timeout_ms) or answer
+            answer = await self._found_elsewhere(lsn, timeout_ms) or answer
         if isinstance(answer, Found):
             kind = answer.block.kind
             if kind is not EntryKind.DATA:
                 gap = GapKind.HOLE if kind is EntryKind.HOLE else GapKind.DATALOSS
-                return Gap(gap, Lsn(lsn), Lsn(lsn))
-            return records(answer.block, Lsn(lsn), Lsn(lsn + 1))[0]
+                return Gap(gap, lsn, lsn)
+            return records(answer.block, lsn, Lsn(lsn + 1))[0]
         raise self._refused(answer, lsn)
 
     async def _found_elsewhere(self, lsn: Lsn, timeout_ms: int) -> Found | None:
@@ -336,7 +326,44 @@ class Log:
     # -- Looking after ------------------------------------------------------------------------
 
     async def trim(self, before: Position, *, timeout_ms: int = TIMEOUT_MS) -> Lsn:
-        """Forget everything below a position; the trim point that stands afterwards."""
+        """Forget everything below a position; the trim point that stands afterwards.  Raises
+        TrimPending when the point stands, or may, and not every node has applied it."""
+        point: Lsn | None = None
+        is_noted = False
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                point = await self._trim_point(before)
+                point = await self._client.directory.raise_trim(self.info.id, point)
+                is_noted = True
+                problem = await self._trim_nodes(point, timeout_ms)
+                if problem is None:
+                    return point
+        except (TimeoutError, DeadlinePassed):
+            problem = f"no answer within {timeout_ms} ms"
+        except Unavailable as failure:
+            if not is_noted:
+                raise
+            problem = str(failure)
+        if point is None:
+            raise TimedOut(f"log {self.name!r} was not trimmed: {problem}")
+        stands = "stands, and" if is_noted else "may stand, in which case"
+        raise TrimPending(
+            f"log {self.name!r}: {problem}; the trim point {point} {stands} the keeper will "
+            "apply it on every node"
+        )
+
+    async def _trim_nodes(self, point: Lsn, timeout_ms: int) -> str | None:
+        """None when every node has trimmed, or what is in the way."""
+        problem = None
+        for _ in range(TRIM_ATTEMPTS_MAX):
+            refused = await self._runner.run(trim(self.projection, point), timeout_ms)
+            if refused is None:
+                return None
+            problem = f"node {refused[0]} did not trim: {refused[1]}"
+            await self._describe_tail()  # Follows the chain if it has changed.
+        return problem
+
+    async def _trim_point(self, before: Position) -> Lsn:
         start, end = await self._bounds()
         point = await self._resolve(before, start, end)
         readable_end = (await self._describe_tail()).readable_end
@@ -344,22 +371,15 @@ class Log:
             raise PositionBeyondTail(
                 f"cannot trim log {self.name!r} before {point}: its next position is {readable_end}"
             )
-        point = await self._client.directory.raise_trim(self.info.id, point)
-        problem = ""
-        for _ in range(TRIM_ATTEMPTS_MAX):
-            refused = await self._runner.run(trim(self.projection, point), timeout_ms)
-            if refused is None:
-                return point
-            problem = f"node {refused[0]} did not trim: {refused[1]}"
-            await self._describe_tail()  # Follows the chain if it has changed.
-        raise Unavailable(f"log {self.name!r}: {problem}; the keeper will see to it")
+        return point
 
     async def seal(self, *, timeout_ms: int = TIMEOUT_MS) -> Projection:
         """Take no more appends, for ever; what is there stays readable."""
         change = Change(self.info.id, ReconfigureReason.SEALED, seal_for_good=True)
+        self._client.check_open()
         result = await self._runner.change_chain(change, timeout_ms)
         if isinstance(result, Failure):
-            raise _unavailable(result, f"log {self.name!r} could not be sealed")
+            raise self._unavailable(result, "could not be sealed: ")
         return result
 
     async def describe(self) -> LogDescription:
@@ -385,6 +405,7 @@ class Log:
     # -- Asking -------------------------------------------------------------------------------
 
     async def _ask(self, question: Question, timeout_ms: int = TIMEOUT_MS) -> Answer:
+        self._client.check_open()
         procedure = consult(self.projection, question)
         try:
             return await self._runner.run(procedure, timeout_ms)
@@ -411,14 +432,18 @@ class Log:
 
     async def _follow(self, seen: Projection, epoch: Epoch) -> None:
         need = NeedProjection(epoch, RewindReason.EPOCH)
-        found = await self._runner.run(find_projection(self.info.id, need, seen), TIMEOUT_MS)
+        procedure = find_projection(self.info.id, need, seen)
+        try:
+            found = await self._runner.run(procedure, TIMEOUT_MS)
+        except DeadlinePassed:
+            raise TimedOut(f"log {self.name!r}: no answer within {TIMEOUT_MS} ms") from None
         if isinstance(found, Failure):
-            raise _unavailable(found, f"log {self.name!r}")
+            raise self._unavailable(found)
 
     def _refused(self, answer: Answer, lsn: int) -> MillraceError:
         name = self.name
         if isinstance(answer, Failure):
-            return _unavailable(answer, f"log {name!r}")
+            return self._unavailable(answer)
         if not isinstance(answer, Refused):
             return ProtocolError(f"log {name!r}: unexpected {type(answer).__name__}")
         match answer.reason:
@@ -434,41 +459,13 @@ class Log:
             case _:
                 return Unavailable(f"log {name!r}: {answer.reason.value} {answer.detail}")
 
-
-def _unavailable(failure: Failure, what: str) -> Unavailable:
-    is_metadata = failure.kind is FailureKind.METADATA
-    kind = MetadataUnavailable if is_metadata else Unavailable
-    return kind(f"{what}: {failure.kind.value}: {failure.detail}")
-
-
-async def _all_settled(futures: "list[asyncio.Future[Appended]]") -> list[Appended]:
-    """Every outcome is known before the first that is not good is raised."""
-    if futures:
-        await asyncio.wait(futures)
-    failures = [failure for future in futures if (failure := future.exception()) is not None]
-    if failures:
-        raise failures[0]
-    return [future.result() for future in futures]
-
-
-def _rows_per_block(size_bytes: int, count: int) -> int:
-    if not count:
-        return 1
-    return max(1, min(BLOCK_RECORDS_MAX, BLOCK_BYTES_TARGET * count // max(size_bytes, 1)))
-
-
-def _chunks(values: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """Cut a list of values into blocks of about the target size: by their mean size first, and
-    again where the values are uneven."""
-    step = _rows_per_block(sum(map(len, values)), len(values))
-    for first in range(0, len(values), step):
-        yield from _halves(values, first, min(first + step, len(values)))
-
-
-def _halves(values: Sequence[bytes], first: int, end: int) -> Iterator[tuple[int, int]]:
-    if end - first > 1 and sum(map(len, values[first:end])) > 4 * BLOCK_BYTES_TARGET:
-        middle = (first + end) // 2
-        yield from _halves(values, first, middle)
-        yield from _halves(values, middle, end)
-    else:
-        yield first, end
+    def _unavailable(self, failure: Failure, what: str = "") -> MillraceError:
+        match failure.kind:
+            case FailureKind.UNKNOWN_LOG:
+                self._client.forget(self)
+                return UnknownLog(f"log {self.name!r} was deleted")
+            case FailureKind.METADATA:
+                kind: type[Unavailable] = MetadataUnavailable
+            case _:
+                kind = Unavailable
+        return kind(f"log {self.name!r}: {what}{failure.kind.value}: {failure.detail}")

@@ -14,6 +14,7 @@ from millrace.errors import (
     MillraceError,
     OutcomeUnknown,
     TimedOut,
+    UnknownLog,
 )
 from millrace.runtime.hot_run import Waiter
 from millrace.types import Lsn
@@ -41,6 +42,9 @@ class UnknownAppend(OutcomeUnknown):
         self.block = block
         self.offset = offset
         self.count = count
+
+    def saying(self, detail: str) -> "UnknownAppend":
+        return UnknownAppend(detail, self.block, self.offset, self.count)
 
     def of_share(self, offset: int, count: int) -> "UnknownAppend":
         return UnknownAppend(str(self), self.block, offset, count)
@@ -94,6 +98,8 @@ def _not_appended(outcome: NotAppended, log: str) -> MillraceError:
     match outcome.reason:
         case NotAppendedReason.SEALED:
             return LogSealed(f"log {log!r} was sealed for good: append to another log")
+        case NotAppendedReason.UNKNOWN_LOG:
+            return UnknownLog(f"log {log!r} was deleted")
         case NotAppendedReason.DISK_FULL:
             return DiskFull(
                 f"log {log!r}: {outcome.detail}; trim logs (`millrace log trim`) or add a node"

@@ -12,7 +12,7 @@ import msgspec
 from millrace.errors import UsageError
 from millrace.types import LSN_MAX, Lsn
 
-Position = int | str
+Position = int | str | datetime.datetime
 
 
 class Anchor(Enum):
@@ -30,6 +30,10 @@ class ParsedPosition(msgspec.Struct, frozen=True):
 def parse(text: Position) -> ParsedPosition:
     if isinstance(text, int):
         return ParsedPosition(Anchor.LSN, _checked(text, str(text)))
+    if isinstance(text, datetime.datetime):
+        return ParsedPosition(Anchor.TIME, _since_epoch_us(text))
+    if not isinstance(text, str):
+        raise UsageError(f"{text!r} is not a position: give a number, a word or a datetime")
     text = text.strip()
     match text:
         case "start":
@@ -66,6 +70,11 @@ def _microseconds(text: str) -> int:
         raise UsageError(
             f"{text!r} is not a time: write @2026-08-21T10:00:00, with a zone or in UTC"
         ) from error
+    return _since_epoch_us(moment)
+
+
+def _since_epoch_us(moment: datetime.datetime) -> int:
+    """Without a zone it is UTC."""
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
     return int(moment.timestamp() * 1_000_000)

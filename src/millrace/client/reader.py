@@ -14,10 +14,13 @@ import pyarrow as pa
 from millrace.codec.arrow import record_batch
 from millrace.codec.blocks import junk, records
 from millrace.core.follow import copy_elsewhere, find_projection
+from millrace.core.messages import Message, Start
 from millrace.core.procedure import DeadlinePassed, Failure, FailureKind
 from millrace.core.read_stream import (
     Deliver,
     DeliverGap,
+    Fail,
+    FailReason,
     Finish,
     NeedCopy,
     NeedProjection,
@@ -30,7 +33,7 @@ from millrace.core.read_stream import (
     TellSender,
 )
 from millrace.core.repair import ChainTrouble, FillPolicy, repair
-from millrace.errors import TimedOut, Unavailable
+from millrace.errors import CorruptBlock, MillraceError, TimedOut, Unavailable, UnknownLog
 from millrace.meta.directory import ClusterDirectory
 from millrace.runtime.links import Links, ReadPushed
 from millrace.runtime.procedures import ProcedureRunner
@@ -54,7 +57,9 @@ class Reader:
         runner: ProcedureRunner,
         policy: FillPolicy,
         settings: ReadSettings | None = None,
+        name: str | None = None,
     ) -> None:
+        self._name = str(log) if name is None else repr(name)
         self._links = links
         self._directory = directory
         self._runner = runner
@@ -74,7 +79,8 @@ class Reader:
     # -- Taking -------------------------------------------------------------------------------
 
     async def take(self, timeout_ms: int | None = None) -> Deliver | Gap | None:
-        """The next part of a block, or a gap; None at the end.  Raises TimedOut."""
+        """The next part of a block, or a gap; None at the end.  Raises TimedOut, and when nothing
+        can come any more UnknownLog, CorruptBlock, or UsageError if the client was closed."""
         self._give_back()
         while not self._ready:
             if self._failure is not None:
@@ -127,6 +133,14 @@ class Reader:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def fail(self, error: MillraceError) -> None:
+        """Nothing more will come: `take` hands over what is here already, then raises `error`."""
+        if not self._is_finished:
+            self._failure = error
+            self._perform(self.stream.stop())
+            for task in self._tasks:
+                task.cancel()
+
     async def __aenter__(self) -> "Reader":
         return self
 
@@ -166,6 +180,9 @@ class Reader:
                     self._spawn(self._copy(effect))
                 case Finish():
                     self._finish()
+                case Fail(reason, lsn):
+                    self._failure = self._error(reason, lsn)
+                    self._finish()
                 case _:
                     assert_never(effect)
 
@@ -176,6 +193,18 @@ class Reader:
             self._perform(self.stream.lost(self._node))
         else:
             self._perform(self.stream.arrived(self._node, message))
+
+    def _error(self, reason: FailReason, lsn: Lsn) -> MillraceError:
+        match reason:
+            case FailReason.UNKNOWN_LOG:
+                return UnknownLog(f"log {self._name} was deleted; the reader was at {lsn}")
+            case FailReason.CORRUPT_BLOCK:
+                return CorruptBlock(
+                    f"log {self._name}: the block at {lsn} is damaged and no node that answers "
+                    f"has a good copy; read on behind it, or start the nodes that are away"
+                )
+            case _:
+                assert_never(reason)
 
     def _finish(self) -> None:
         self._is_finished = True
@@ -209,18 +238,32 @@ class Reader:
         node = effect.node
         try:
             address = await self._directory.address(node)
+            if effect.start.version != self.stream.version:
+                return  # Another START has replaced this one meanwhile.
             if address is None:
                 self._perform(self.stream.lost(node))
                 return
             self._links.move_read(self._number, address)
-            answer = await self._links.ask(address, effect.start, START_TIMEOUT_MS)
+            answer: Message | Failure = await self._ask(node, address, effect.start)
         except Unavailable as error:
-            failure = Failure(FailureKind.LOST, str(error))
-            self._perform(self.stream.arrived(node, failure))
-            return
-        self._perform(self.stream.arrived(node, answer))
+            answer = Failure(FailureKind.LOST, str(error))
+        if effect.start.version == self.stream.version:
+            self._perform(self.stream.arrived(node, answer))
+
+    async def _ask(self, node: NodeId, address: str, start: Start) -> Message:
+        try:
+            return await self._links.ask(address, start, START_TIMEOUT_MS, node)
+        except Unavailable as error:
+            self._directory.not_reached(node, address, error)
+            raise
 
     async def _project(self, need: NeedProjection) -> None:
+        known = self._runner.projections.get(self.stream.log)
+        if self.stream.projection is None and known is not None:
+            # Good enough to begin with: a node that knows better says so.  Reading then needs no
+            # metadata repository as long as the chain stands.
+            self._perform(self.stream.projected(known))
+            return
         procedure = find_projection(self.stream.log, need, self.stream.projection)
         answer = await self._or_late(procedure, Failure(FailureKind.TIMED_OUT, "too late"))
         self._perform(self.stream.projected(answer))

@@ -199,11 +199,14 @@ class SyncLog(_Connected):
     ) -> "SyncReader":
         return SyncReader(self._run(self._log.read(first, until, fill_after_ms=fill_after_ms)))
 
-    def tail(self, back: int = 0) -> "SyncReader":
-        return SyncReader(self._run(self._log.tail(back)))
+    def tail(self, back: int = 0, *, fill_after_ms: int | None = 1_000) -> "SyncReader":
+        return SyncReader(self._run(self._log.tail(back, fill_after_ms=fill_after_ms)))
 
-    def get(self, lsn: int) -> Record | Gap:
-        return self._run(self._log.get(lsn))
+    def get(self, position: Position, *, timeout_ms: int = TIMEOUT_MS) -> Record | Gap:
+        return self._run(self._log.get(position, timeout_ms=timeout_ms))
+
+    def resolve(self, position: Position) -> Lsn:
+        return self._run(self._log.resolve(position))
 
     def peek(self) -> Lsn:
         return self._run(self._log.peek())
@@ -211,8 +214,8 @@ class SyncLog(_Connected):
     def bounds(self) -> tuple[Lsn, Lsn]:
         return self._run(self._log.bounds())
 
-    def trim(self, before: Position) -> Lsn:
-        return self._run(self._log.trim(before))
+    def trim(self, before: Position, *, timeout_ms: int = TIMEOUT_MS) -> Lsn:
+        return self._run(self._log.trim(before, timeout_ms=timeout_ms))
 
     def seal(self) -> Projection:
         return self._run(self._log.seal())

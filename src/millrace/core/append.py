@@ -33,6 +33,7 @@ from millrace.core.procedure import (
     Ask,
     DeadlinePassed,
     Failure,
+    FailureKind,
     Pause,
     Procedure,
     Reconfigure,
@@ -59,6 +60,7 @@ class NotAppendedReason(Enum):
     UNAVAILABLE = "unavailable"
     DEADLINE = "deadline"
     REFUSED = "refused"
+    UNKNOWN_LOG = "unknown_log"
 
 
 class NotAppended(msgspec.Struct, frozen=True):
@@ -115,9 +117,9 @@ class Append:
         return self._give_up(NotAppendedReason.UNAVAILABLE, "the chain kept changing")
 
     def _attempt(self, projection: Projection) -> Procedure[AppendOutcome | _Retry]:
-        if projection.is_sealed:
-            return self._give_up(NotAppendedReason.SEALED, "the log is sealed")
         self._carry_over(projection)
+        if projection.is_sealed:
+            return (yield from self._settle_sealed(projection))
         if self._block is not None and self._issued_in < projection.issuing_since:
             step = yield from self._check_position(projection, self._block)
             if step is not None:
@@ -150,6 +152,22 @@ class Append:
                 # The chain was made equal before it opened: what its head lacks, it lacks.
                 self._let_go()
                 return None
+        return (yield from self._node_failed(projection, projection.head, answer))
+
+    def _settle_sealed(self, projection: Projection) -> Procedure[AppendOutcome | _Retry]:
+        """Nothing can be written any more, and the chain was made equal when it was sealed: what
+        its head holds is in the log on every node, what it lacks will never be."""
+        sealed = NotAppended(NotAppendedReason.SEALED, "the log is sealed")
+        if self._block is None or not self._may_be_written:
+            return sealed
+        first = self._block.first
+        answer = yield from ask(projection.head, Read(self._log, projection.epoch, first))
+        match answer:
+            case Found(found) if found.token == self._token and found.first == first:
+                return Appended(first, self._block.last)
+            case Found() | Refused(Refusal.UNWRITTEN):
+                self._let_go()
+                return sealed
         return (yield from self._node_failed(projection, projection.head, answer))
 
     def _let_go(self) -> None:
@@ -185,8 +203,8 @@ class Append:
         return Appended(block.first, block.last)  # Keeps I1.
 
     def _write_to(self, node: NodeId, write: Write) -> Procedure[Answer]:
-        """A busy node is waited for, as long as the append has time.  While a write is on its
-        way it may be done, also when the time runs out before its answer (I2)."""
+        """A busy node or connection is waited for, as long as the append has time.  While a write
+        is on its way it may be done, also when the time runs out before its answer (I2)."""
         while True:
             was_written, self._may_be_written = self._may_be_written, True
             answer: Answer = yield Ask(node, write)
@@ -194,6 +212,8 @@ class Append:
                 return answer
             if _is_not_done(answer):
                 self._may_be_written = was_written
+            if isinstance(answer, Failure) and answer.is_crowded:
+                continue  # It has waited already.
             if not isinstance(answer, Refused) or answer.reason is not Refusal.BUSY:
                 return answer
             yield Pause(BUSY_PAUSE_MS)
@@ -211,6 +231,8 @@ class Append:
     def _node_failed(
         self, projection: Projection, node: NodeId, answer: Answer
     ) -> Procedure[AppendOutcome | _Retry]:
+        if isinstance(answer, Failure) and answer.is_crowded:
+            return _Retry(projection)
         if isinstance(answer, Failure):
             reason = ReconfigureReason.UNREACHABLE
             return (yield from self._reconfigure(projection, {node}, reason, answer.detail))
@@ -269,6 +291,8 @@ class Append:
         self, projection: Projection, answer: Answer
     ) -> Procedure[AppendOutcome | _Retry]:
         node = projection.sequencer
+        if isinstance(answer, Failure) and answer.is_crowded:
+            return _Retry(projection)
         if isinstance(answer, Failure):
             reason = ReconfigureReason.SEQUENCER_LOST
             return (yield from self._reconfigure(projection, {node}, reason, answer.detail))
@@ -289,7 +313,7 @@ class Append:
             return (yield from self._reconfigure(projection, {node}, reason, "epoch behind"))
         answer: Projection | Failure = yield Refresh(self._log, epoch)
         if isinstance(answer, Failure):
-            return self._give_up(NotAppendedReason.UNAVAILABLE, answer.detail)
+            return self._no_projection(answer, answer.detail)
         if answer.epoch > projection.epoch:
             return _Retry(answer)
         reason = ReconfigureReason.FENCED
@@ -306,8 +330,14 @@ class Append:
         answer: Projection | Failure = yield Reconfigure(projection, frozenset(suspects), reason)
         if isinstance(answer, Failure):
             what = f"{reason.value} ({detail}) and the chain cannot be changed: {answer.detail}"
-            return self._give_up(NotAppendedReason.UNAVAILABLE, what)
+            return self._no_projection(answer, what)
         return _Retry(answer)
+
+    def _no_projection(self, failure: Failure, detail: str) -> AppendOutcome:
+        if failure.kind is FailureKind.UNKNOWN_LOG:
+            # A log that was deleted holds nothing and never will, whatever was written (I2).
+            return NotAppended(NotAppendedReason.UNKNOWN_LOG, detail)
+        return self._give_up(NotAppendedReason.UNAVAILABLE, detail)
 
     def _give_up(self, reason: NotAppendedReason, detail: str) -> AppendOutcome:
         """Keeps I2."""

@@ -1,7 +1,8 @@
 """Asking the right node of a log, whoever that is by now.
 
 A refusal because of the epoch, or silence, means that the projection is old or must change; the
-question is then put again, a bounded number of times.
+question is then put again, a bounded number of times.  A question that our own others kept from
+being sent says nothing of the node: it is put again as it is.
 """
 
 from collections.abc import Callable
@@ -35,6 +36,8 @@ def consult(projection: Projection, question: Question) -> Procedure[Answer]:
 
 def _follow(projection: Projection, node: NodeId, answer: Answer) -> Procedure[Projection | Answer]:
     """The projection to ask by next, or the answer to give."""
+    if isinstance(answer, Failure) and answer.is_crowded:
+        return projection
     if isinstance(answer, Failure):
         is_sequencer = node == projection.sequencer and node not in projection.chain
         cause = ReconfigureReason.SEQUENCER_LOST if is_sequencer else ReconfigureReason.UNREACHABLE

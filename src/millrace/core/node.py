@@ -3,6 +3,9 @@
 The shell (a process, or the simulator) performs the effects in order and reports back through
 `settled`, `store_failed`, `sent`, `broke` and `session_closed`.  A log's state is opened on first
 use.
+
+I1  State is kept only of logs that the store holds, that were changed here, or whose sequencer
+    was bootstrapped here: asking about log numbers costs no memory.
 """
 
 from collections.abc import Callable
@@ -39,9 +42,10 @@ from millrace.core.messages import (
 )
 from millrace.core.send_streams import SendStreams
 from millrace.core.sequencer import Sequencer
-from millrace.types import Ack, LogId, Lsn
+from millrace.types import Ack, Epoch, LogId, Lsn
 
 OpenLog = Callable[[LogId], LogState | None]
+_NO_SEQUENCER = Refused(Refusal.NOT_READY, Epoch(0), "no sequencer for this log here")
 _DROP_NUMBER = 0  # A drop settles nothing that a chain node tracks.
 
 
@@ -54,25 +58,32 @@ class NodeCore:
         self.refuse_writes: Refusal | None = None  # Kept up to date by the shell.
 
     def chain(self, log: LogId) -> ChainNode:
+        """The log's state here; a blank one that is not kept if there is none (I1)."""
         chain = self._chains.get(log)
         if chain is None:
-            chain = self._chains[log] = ChainNode(log, self._open_log(log))
+            state = self._open_log(log)
+            chain = ChainNode(log, state)
+            if state is not None:
+                self._chains[log] = chain
         return chain
 
-    def sequencer(self, log: LogId) -> Sequencer:
-        sequencer = self._sequencers.get(log)
-        if sequencer is None:
-            sequencer = self._sequencers[log] = Sequencer()
-        return sequencer
+    @property
+    def logs_kept(self) -> int:
+        """How many logs cost memory here (I1)."""
+        return len(self._chains.keys() | self._sequencers.keys())
 
     def handle(self, ticket: Ticket, message: Message) -> list[NodeEffect]:
         match message:
             case Write() | Read() | Fill() | Trim() | Index() | Fetch() | Seal() | Admit():
                 return self._chain_step(ticket, message)
             case Next(log, epoch, count):
-                return [Reply(ticket, self.sequencer(log).next(epoch, count))]
+                sequencer = self._sequencers.get(log)
+                issued = _NO_SEQUENCER if sequencer is None else sequencer.next(epoch, count)
+                return [Reply(ticket, issued)]
             case Peek(log, epoch, around):
-                return [Reply(ticket, self.sequencer(log).peek(epoch, around))]
+                sequencer = self._sequencers.get(log)
+                peeked = _NO_SEQUENCER if sequencer is None else sequencer.peek(epoch, around)
+                return [Reply(ticket, peeked)]
             case Window():
                 return self._widen(ticket[0], message)
             case Start():
@@ -83,7 +94,8 @@ class NodeCore:
             case Describe() | FindTime() | FindSize() | BeginLearn() | Revise():
                 return self._chain_step(ticket, message)
             case Bootstrap(log, epoch, next_lsn):
-                return [Reply(ticket, self.sequencer(log).bootstrap(epoch, next_lsn))]
+                sequencer = self._sequencers.setdefault(log, Sequencer())
+                return [Reply(ticket, sequencer.bootstrap(epoch, next_lsn))]
             case Learn(log, epoch, source, others):
                 return [RunLearn(ticket, log, epoch, source, others)]
             case Drop(log):
@@ -148,6 +160,8 @@ class NodeCore:
         before = chain.fence.epoch
         chain.refuse_writes = self.refuse_writes
         effects = chain.step(ticket, message)
+        if message.log not in self._chains and any(type(one) is Settle for one in effects):
+            self._chains[message.log] = chain  # It was sealed or changed otherwise.
         if chain.fence.epoch != before:
             effects += self._streams.fenced(chain)
         return effects

@@ -2,7 +2,7 @@
 
 A procedure is a generator.  It yields an effect and is sent its answer; what it returns is its
 result.  So a protocol with many steps reads from top to bottom, and is still pure: a driver with
-sockets runs it in `runtime/driver.py`, a driver with virtual time in `sim/`, and a text file in
+sockets runs it in `runtime/procedures.py`, a driver with virtual time in `sim/`, and a text file in
 `scenario/`.  A driver whose time for the operation is up throws DeadlinePassed into it.
 """
 
@@ -26,13 +26,18 @@ class DeadlinePassed(Exception):
 
 class FailureKind(Enum):
     """Why there is no answer.  The request may have been carried out in every case but the
-    first two."""
+    first three."""
 
     UNKNOWN_NODE = "unknown_node"
     CONNECT = "connect"
+    CROWDED = "crowded"  # Our other requests took its time: says nothing against the node.
     LOST = "lost"
     TIMED_OUT = "timed_out"
     METADATA = "metadata"  # The repository does not answer.
+    UNKNOWN_LOG = "unknown_log"  # The repository answers that there is no such log (any more).
+
+
+_NOT_SENT = (FailureKind.UNKNOWN_NODE, FailureKind.CONNECT, FailureKind.CROWDED)
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -40,8 +45,13 @@ class Failure(msgspec.Struct, frozen=True):
     detail: str = ""
 
     @property
+    def is_crowded(self) -> bool:
+        """The node is not to blame: ask it again."""
+        return self.kind is FailureKind.CROWDED
+
+    @property
     def is_definite(self) -> bool:
-        return self.kind in (FailureKind.UNKNOWN_NODE, FailureKind.CONNECT)
+        return self.kind in _NOT_SENT
 
 
 Answer = Message | Failure

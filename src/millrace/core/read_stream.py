@@ -9,6 +9,7 @@ the tail, which holds only committed blocks.
       did not send (G6).
   I3  What was sent and not yet taken by the application is bounded by the window (G13).
   I4  Whatever the stream waits for has a name and a timer; `explain` tells it (G9).
+  I5  What cannot come any more is not waited for: the stream fails and says why.
 """
 
 from enum import Enum
@@ -28,12 +29,48 @@ from millrace.core.messages import (
     Stop,
     Window,
 )
-from millrace.core.procedure import Failure
+from millrace.core.procedure import Failure, FailureKind
 from millrace.core.projection import Projection, ReconfigureReason
 from millrace.core.read_buffer import ReadBuffer
+from millrace.core.read_effects import (
+    Deliver,
+    DeliverGap,
+    Fail,
+    FailReason,
+    Finish,
+    NeedCopy,
+    NeedProjection,
+    NeedRepair,
+    ReadEffect,
+    RewindReason,
+    SetTimer,
+    StartSender,
+    TellSender,
+)
 from millrace.core.repair import ChainTrouble, RepairResult
 from millrace.limits import READ_WINDOW_BYTES
 from millrace.types import Block, EntryKind, Epoch, Gap, GapKind, LogId, Lsn, NodeId
+
+__all__ = [
+    "NO_EPOCH",
+    "QUIET_CHECKS_PER_LOOKUP",
+    "Deliver",
+    "DeliverGap",
+    "Fail",
+    "FailReason",
+    "Finish",
+    "NeedCopy",
+    "NeedProjection",
+    "NeedRepair",
+    "ReadEffect",
+    "ReadPhase",
+    "ReadSettings",
+    "ReadStream",
+    "RewindReason",
+    "SetTimer",
+    "StartSender",
+    "TellSender",
+]
 
 
 class ReadPhase(Enum):
@@ -48,82 +85,6 @@ class ReadPhase(Enum):
     FINISHED = "finished"
 
 
-class RewindReason(Enum):
-    """Why a stream asked again."""
-
-    OPENED = "opened"
-    SENDER_LOST = "sender_lost"
-    EPOCH = "epoch"
-    REFUSED = "refused"
-    CORRUPT = "corrupt"
-    MISBEHAVED = "misbehaved"
-    CHAIN_TROUBLE = "chain_trouble"
-
-
-class StartSender(msgspec.Struct, frozen=True):
-    node: NodeId
-    start: Start
-
-
-class TellSender(msgspec.Struct, frozen=True):
-    node: NodeId
-    message: Window | Stop
-
-
-class Deliver(msgspec.Struct, frozen=True):
-    """Hand over [first, end) of the block."""
-
-    block: Block
-    first: Lsn
-    end: Lsn
-
-
-class DeliverGap(msgspec.Struct, frozen=True):
-    gap: Gap
-
-
-class NeedProjection(msgspec.Struct, frozen=True):
-    """The projection of at least `epoch`.  With a `cause` the chain must be changed for it."""
-
-    epoch: Epoch
-    reason: RewindReason
-    cause: ReconfigureReason | None = None
-    suspect: NodeId | None = None
-
-
-class NeedRepair(msgspec.Struct, frozen=True):
-    lsn: Lsn
-
-
-class NeedCopy(msgspec.Struct, frozen=True):
-    """Fetch the committed block at `lsn` from a node other than `avoid`."""
-
-    lsn: Lsn
-    avoid: NodeId
-
-
-class SetTimer(msgspec.Struct, frozen=True):
-    """Replaces the stream's timer."""
-
-    ms: int
-
-
-class Finish(msgspec.Struct, frozen=True):
-    pass
-
-
-ReadEffect = (
-    StartSender
-    | TellSender
-    | Deliver
-    | DeliverGap
-    | NeedProjection
-    | NeedRepair
-    | NeedCopy
-    | SetTimer
-    | Finish
-)
-
 NO_EPOCH = Epoch(0)
 QUIET_CHECKS_PER_LOOKUP = 4  # A reader that has nothing to read looks up the chain so rarely.
 _GAP_KINDS = {EntryKind.HOLE: GapKind.HOLE, EntryKind.LOSS: GapKind.DATALOSS}
@@ -134,6 +95,7 @@ class ReadSettings(msgspec.Struct, frozen=True):
     hole_check_ms: int = 1_000  # Caught up for so long: ask whether something was issued.
     start_timeout_ms: int = 3_000
     retry_ms: int = 100  # After a projection could not be had.
+    copy_rounds_max: int = 50  # A damaged block is looked for elsewhere so often.
 
 
 class ReadStream:
@@ -161,6 +123,12 @@ class ReadStream:
         self._last_reason = RewindReason.OPENED
         self._is_retry_set = False  # In phase PROJECTION: the timer, not an answer, is due.
         self._quiet_checks = 0  # Looks for a hole, one after another, that found none.
+        self._copy_rounds = 0  # Looks for a good copy, one after another, that found none.
+
+    @property
+    def version(self) -> int:
+        """Of the last START; an answer to an earlier one means nothing any more."""
+        return self._version
 
     # -- Events -------------------------------------------------------------------------------
 
@@ -170,10 +138,12 @@ class ReadStream:
         return self._need_projection(NeedProjection(NO_EPOCH, RewindReason.OPENED))
 
     def projected(self, answer: Projection | Failure) -> list[ReadEffect]:
+        if self.phase not in (ReadPhase.TAIL, ReadPhase.PROJECTION):
+            return []
+        if isinstance(answer, Failure) and answer.kind is FailureKind.UNKNOWN_LOG:
+            return self._fail(FailReason.UNKNOWN_LOG)
         if self.phase is ReadPhase.TAIL:
             return self._move_on(answer)
-        if self.phase is not ReadPhase.PROJECTION:
-            return []
         if isinstance(answer, Failure):
             return self._retry_later()
         self.projection = answer
@@ -288,7 +258,13 @@ class ReadStream:
         """An answer to NeedCopy; None: no other node has it."""
         if self.phase is not ReadPhase.ELSEWHERE or lsn != self.next_lsn:
             return []
-        effects = [] if block is None else self._blocks((block,))
+        if block is None:
+            self._copy_rounds += 1
+            if self._copy_rounds >= self._settings.copy_rounds_max:
+                return self._fail(FailReason.CORRUPT_BLOCK)
+            return self._retry_later()
+        self._copy_rounds = 0
+        effects = self._blocks((block,))
         if self.next_lsn >= self.end:
             return effects
         return [*effects, *self._retry_later()]
@@ -380,10 +356,17 @@ class ReadStream:
         return [TellSender(self.projection.tail, Stop(self.number))]
 
     def _finish(self) -> list[ReadEffect]:
+        return self._end_with(Finish())
+
+    def _fail(self, reason: FailReason) -> list[ReadEffect]:
+        """Keeps I5."""
+        return self._end_with(Fail(reason, self.next_lsn))
+
+    def _end_with(self, last: Finish | Fail) -> list[ReadEffect]:
         stop = [] if self.projection is None else self._stop_sender()
         self.phase = ReadPhase.FINISHED
         self._buffer.clear()
-        return [*stop, Finish()]
+        return [*stop, last]
 
     # -- Receiving ----------------------------------------------------------------------------
 

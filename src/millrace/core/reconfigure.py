@@ -102,10 +102,11 @@ def reconfigure(
                 continue
             current, version = read
             if current is None:
-                return Failure(FailureKind.UNKNOWN_NODE, f"log {change.log} has no projection")
+                return Failure(FailureKind.UNKNOWN_LOG, f"log {change.log} has no projection")
             has_moved = change.only_from is not None and current.epoch > change.only_from
-            if has_moved and current.epoch >= floor:
-                # The loser adopts the winner's, also when both were after the same epoch.
+            if has_moved and (change.add or current.epoch >= floor):
+                # The loser adopts the winner's, also when both were after the same epoch.  Nodes
+                # to add have learned in that epoch alone: they must learn again (I1).
                 return current
             if patience and current.epoch < floor:
                 # A rival may be waiting for a silent node.  Sealing above it would undo its work,

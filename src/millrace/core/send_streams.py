@@ -55,6 +55,10 @@ class SendStreams:
         self._streams: dict[int, dict[int, SendStream]] = {}
         self._by_log: dict[LogId, dict[tuple[int, int], SendStream]] = {}
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._streams and not self._by_log
+
     def start(self, ticket: Ticket, start: Start, chain: ChainNode) -> list[NodeEffect]:
         session = ticket[0]
         self.stop(session, start.stream)
@@ -69,9 +73,16 @@ class SendStreams:
         return [Reply(ticket, started), *self._pump(stream, chain)]
 
     def stop(self, session: int, number: int) -> None:
-        stream = self._streams.get(session, {}).pop(number, None)
-        if stream is not None:
-            self._by_log[stream.log].pop((session, number))
+        mine = self._streams.get(session, {})
+        stream = mine.pop(number, None)
+        if stream is None:
+            return
+        if not mine:
+            del self._streams[session]
+        same_log = self._by_log[stream.log]
+        del same_log[session, number]
+        if not same_log:
+            del self._by_log[stream.log]
 
     def close_session(self, session: int) -> None:
         for number in list(self._streams.get(session, {})):

@@ -1,6 +1,6 @@
 """Forgetting the beginning of a log (L7): the trim point goes up, on every node of the chain."""
 
-from millrace.core.messages import FindSize, FindTime, Position, Refusal, Refused, Trim, Trimmed
+from millrace.core.messages import FindSize, FindTime, Position, Trim, Trimmed
 from millrace.core.procedure import Answer, Ask, Procedure, ask, ask_all
 from millrace.core.projection import Projection
 from millrace.types import Lsn, NodeId
@@ -40,8 +40,3 @@ def retention_point(
             return answer
         point = max(point, answer.lsn)
     return point
-
-
-def is_behind(answer: Answer) -> bool:
-    """The projection that was used is old: look it up and try again."""
-    return isinstance(answer, Refused) and answer.reason is Refusal.EPOCH

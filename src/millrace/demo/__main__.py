@@ -2,6 +2,8 @@
 
 import argparse
 import asyncio
+import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -23,6 +25,8 @@ def main() -> int:
     if arguments.records < 1_000 or arguments.nodes < 4:
         parser.error("the demo needs at least 1000 records and 4 nodes")
     keep_freed_memory()
+    for number in (signal.SIGTERM, signal.SIGHUP):  # A closed terminal is no less an end.
+        signal.signal(number, lambda *_: os.kill(os.getpid(), signal.SIGINT))
     console = Console(stderr=False)
     with tempfile.TemporaryDirectory(prefix="millrace-demo-") as folder:
         cluster = LocalCluster.create(Path(folder) / "cluster", arguments.nodes, name="demo")

@@ -20,6 +20,7 @@ from rich.table import Table
 from millrace.client import Client, Log, connect
 from millrace.client.outcomes import UnknownAppend
 from millrace.core.append import Appended
+from millrace.errors import MillraceError
 from millrace.local import LocalCluster
 from millrace.meta import keys
 from millrace.types import Gap
@@ -108,9 +109,17 @@ class Demo:
         try:
             ranges = await log.append_many(values)
         except UnknownAppend as unknown:
-            ranges = [await log.resume(unknown)]
-            self._outcome.resumed += 1
+            ranges = [await self._settle(log, outcome) for outcome in unknown.outcomes]
         self._acknowledge(first, ranges)
+
+    async def _settle(self, log: Log, outcome: Appended | MillraceError) -> Appended:
+        """One block's range; what is unknown is resumed, what failed for good is raised."""
+        if isinstance(outcome, Appended):
+            return outcome
+        if not isinstance(outcome, UnknownAppend):
+            raise outcome
+        self._outcome.resumed += 1
+        return await log.resume(outcome)
 
     def _acknowledge(self, first: int, ranges: list[Appended]) -> None:
         now = time.perf_counter()

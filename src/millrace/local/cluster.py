@@ -67,19 +67,21 @@ class LocalCluster:
         store: StoreSettings | None = None,
         keeper: KeeperSettings | None = None,
         lease_ttl_ms: int = 2_000,
+        first_port: int | None = None,
     ) -> "LocalCluster":
-        """Lay out a cluster; `start` runs it."""
+        """Lay out a cluster; `start` runs it.  Ports are `first_port` and the following, and 100
+        above them for the admin ports, if all are free; else any that are."""
         if (folder / STATE_FILE).exists():
             raise UsageError(f"{folder} holds a cluster already: `millrace dev down` removes it")
         if not 1 <= nodes <= 64:
             raise UsageError(f"{nodes} nodes: choose between 1 and 64")
-        ports = free_ports(2 * nodes)
+        ports = _node_ports(nodes, first_port)
         places = [*locations, *([""] * nodes)][:nodes]
         members = [
             LocalNode(
                 number,
-                f"127.0.0.1:{ports[2 * number - 2]}",
-                f"127.0.0.1:{ports[2 * number - 1]}",
+                f"127.0.0.1:{ports[number - 1]}",
+                f"127.0.0.1:{ports[nodes + number - 1]}",
                 str(folder / f"node-{number}"),
             )
             for number in range(1, nodes + 1)
@@ -286,11 +288,29 @@ def is_healthy(admin: str) -> bool:
 
 def free_ports(count: int) -> list[int]:
     """Ports nobody listens on now, all different."""
-    sockets = [socket.socket() for _ in range(count)]
+    found = _bind_all([0] * count)
+    assert found is not None
+    return found
+
+
+def _node_ports(nodes: int, first: int | None) -> list[int]:
+    """One for each node, then one more for each."""
+    if first is None:
+        return free_ports(2 * nodes)
+    wanted = [*range(first, first + nodes), *range(first + 100, first + 100 + nodes)]
+    return _bind_all(wanted) or free_ports(2 * nodes)
+
+
+def _bind_all(ports: list[int]) -> list[int] | None:
+    """The ports that could be bound, all of them or none; 0 is any."""
+    sockets = [socket.socket() for _ in ports]
     try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
+        for each, port in zip(sockets, ports, strict=True):
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            each.bind(("127.0.0.1", port))
         return [each.getsockname()[1] for each in sockets]
+    except OSError:
+        return None
     finally:
         for each in sockets:
             each.close()

@@ -1,19 +1,34 @@
-"""Typed access to what the repository holds: projections, nodes, logs, trim points."""
+"""Typed access to what the repository holds: projections, nodes, logs, trim points.
+
+I1  An address under which its node was not reached is looked up again by the next one who wants
+    it, soon or not at all: without the repository the old one must do.
+"""
 
 import asyncio
+from typing import Final
 
 from millrace.core.procedure import ClusterView
 from millrace.core.projection import Projection
-from millrace.errors import LogExists, MetadataOutcomeUnknown, UnknownLog
+from millrace.errors import (
+    LogExists,
+    MetadataOutcomeUnknown,
+    MillraceError,
+    TooManyRequests,
+    Unavailable,
+    UnknownLog,
+)
 from millrace.meta import keys
 from millrace.meta.contract import ANY_VERSION, Conflict, Repository
 from millrace.types import FIRST_LSN, LogId, LogInfo, Lsn, NodeId
+
+LOOK_AGAIN_S: Final = 0.5
 
 
 class ClusterDirectory:
     def __init__(self, repository: Repository) -> None:
         self.repository = repository
         self.addresses: dict[NodeId, str] = {}  # As of the last `view`.
+        self._doubted: set[NodeId] = set()
 
     # -- Nodes --------------------------------------------------------------------------------
 
@@ -23,12 +38,29 @@ class ClusterDirectory:
         )
         infos = tuple(keys.NODES.decode(entry) for entry in nodes)
         self.addresses = {node.id: node.address for node in infos}
+        self._doubted.clear()
         return ClusterView(infos, frozenset(keys.LIVE.decode(entry).id for entry in live))
 
     async def address(self, node: NodeId) -> str | None:
         if node not in self.addresses:
             await self.view()
+        elif node in self._doubted:
+            self._doubted.discard(node)  # One look for each failure, however many ask.
+            await self._look_again()
         return self.addresses.get(node)
+
+    def not_reached(self, node: NodeId, address: str, error: Unavailable) -> None:
+        """Tell what came of an ask that failed; keeps I1."""
+        is_crowded = isinstance(error, TooManyRequests)  # It is there.
+        if error.is_definite and not is_crowded and self.addresses.get(node) == address:
+            self._doubted.add(node)
+
+    async def _look_again(self) -> None:
+        try:
+            async with asyncio.timeout(LOOK_AGAIN_S):
+                await self.view()
+        except (TimeoutError, MillraceError):
+            pass  # Keeps I1.
 
     # -- Projections --------------------------------------------------------------------------
 
@@ -86,14 +118,18 @@ class ClusterDirectory:
 
     async def remove_log(self, info: LogInfo) -> None:
         """The name first: nobody finds the log any more."""
-        for key in (
-            keys.LOG_NAMES.key(info.name),
-            keys.PROJECTIONS.key(info.id),
-            keys.TRIMS.key(info.id),
-        ):
-            entry = await self.repository.get(key)
-            if entry.version:
-                await self.repository.delete(key, ANY_VERSION)
+        await self._remove(keys.LOG_NAMES.key(info.name))
+        await self.remove_projection(info.id)
+
+    async def remove_projection(self, log: LogId) -> None:
+        """All that is left of a log without a name."""
+        await self._remove(keys.PROJECTIONS.key(log))
+        await self._remove(keys.TRIMS.key(log))
+
+    async def _remove(self, key: str) -> None:
+        entry = await self.repository.get(key)
+        if entry.version:
+            await self.repository.delete(key, ANY_VERSION)
 
     # -- Trim points --------------------------------------------------------------------------
 

@@ -4,17 +4,20 @@ Asking is the hot path, timing out is rare: an ask costs a dictionary entry and 
 One timer stands at the earliest deadline known when it was set; when it fires, all are looked at.
 
   I1  Each waiter is told once: by its answer, its deadline or the loss of the connection.
-  I2  At most `limit` requests wait.
+  I2  At most `limit` requests that were sent wait.  Those beyond wait to be sent, first come,
+      first served; one that was never sent is told so, and was certainly not done.
   I3  An answer to a request that no longer waits is late: it is ignored.  An answer to a request
       that was never made is the peer's error.
 """
 
 import asyncio
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from millrace.codec.frames import REQUEST_ID_MAX
 from millrace.core.messages import Message
-from millrace.errors import ConnectionLost, NoAnswer, TooManyRequests
+from millrace.errors import ConnectionLost, NoAnswer, NotConnected, TooManyRequests, Unavailable
+from millrace.types import Buffer
 
 TIMER_STEP_S: Final = 0.002  # Deadlines closer together than this are looked at together.
 
@@ -30,11 +33,20 @@ class AnswerWaiter(Protocol):
 
 
 class Asks:
-    def __init__(self, loop: asyncio.AbstractEventLoop, limit: int, address: str) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limit: int,
+        address: str,
+        on_expired: Callable[[], None] | None = None,
+    ) -> None:
+        """`on_expired` is called when deadlines have passed, so that there may be room."""
         self._loop = loop
         self._limit = limit
         self._address = address
+        self._on_expired = on_expired
         self._waiting: dict[int, tuple[AnswerWaiter, float, str]] = {}
+        self._unsent: dict[int, Sequence[Buffer]] = {}  # Those of `_waiting` not sent yet.
         self._last_id = 0
         self._has_wrapped = False
         self._timer: asyncio.TimerHandle | None = None
@@ -43,11 +55,28 @@ class Asks:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def check_room(self) -> None:
-        if len(self._waiting) >= self._limit:
-            raise TooManyRequests(
-                f"{self._limit} requests wait for answers of {self._address}: wait for some"
-            )
+    @property
+    def has_room(self) -> bool:
+        """A request may be sent at once: it is not one too many, and overtakes no other."""
+        return len(self._waiting) < self._limit and not self._unsent
+
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self._unsent)
+
+    def keep_unsent(self, request_id: int, buffers: Sequence[Buffer]) -> None:
+        """The request just added waits for its turn; `next_unsent` gives it back."""
+        self._unsent[request_id] = buffers
+
+    def next_unsent(self) -> Sequence[Buffer] | None:
+        """The request whose turn it is, if there is one and there is room for it."""
+        while self._unsent and len(self._waiting) - len(self._unsent) < self._limit:
+            request_id = next(iter(self._unsent))
+            buffers = self._unsent.pop(request_id)
+            if not self._waiting[request_id][0].done():
+                return buffers
+            del self._waiting[request_id]  # Its owner gave up.
+        return None
 
     def next_id(self) -> int:
         while True:
@@ -80,11 +109,11 @@ class Asks:
     def fail_all(self, reason: str) -> None:
         self._cancel_timer()
         waiting, self._waiting = self._waiting, {}
-        for waiter, _, name in waiting.values():
+        unsent, self._unsent = self._unsent, {}
+        for request_id, (waiter, _, name) in waiting.items():
             if not waiter.done():
-                waiter.set_exception(
-                    ConnectionLost(f"{name} to {self._address}: connection lost ({reason})")
-                )
+                kind = NotConnected if request_id in unsent else ConnectionLost
+                waiter.set_exception(kind(f"{name} to {self._address}: connection lost ({reason})"))
 
     def _expire(self) -> None:
         self._cancel_timer()
@@ -92,11 +121,19 @@ class Asks:
         due = [(entry[1], key) for key, entry in self._waiting.items() if entry[1] <= now_s]
         for _, request_id in sorted(due):
             waiter, _, name = self._waiting.pop(request_id)
+            is_unsent = self._unsent.pop(request_id, None) is not None
             if not waiter.done():
-                waiter.set_exception(NoAnswer(f"{name}: no answer from {self._address} in time"))
+                waiter.set_exception(self._too_late(name, is_unsent))
         if self._waiting:
             nearest_s = min(entry[1] for entry in self._waiting.values())
             self._set_timer(max(nearest_s, now_s + TIMER_STEP_S))
+        if self._on_expired is not None:
+            self._on_expired()
+
+    def _too_late(self, name: str, is_unsent: bool) -> Unavailable:
+        if is_unsent:
+            return TooManyRequests(f"{name} to {self._address}: others before it took its time")
+        return NoAnswer(f"{name}: no answer from {self._address} in time")
 
     def _set_timer(self, at_s: float) -> None:
         self._cancel_timer()

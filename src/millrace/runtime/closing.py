@@ -37,14 +37,29 @@ def counted_as(code: str) -> CloseReason:
 
 
 def mismatch(ours: Hello, theirs: Hello) -> tuple[CloseReason, str] | None:
-    """Why two processes must not talk.  One that does not know its cluster may talk to any."""
+    """Why two processes must not talk.  One that does not know its cluster may talk to any, one
+    that knows only the name to any of that name."""
     if theirs.version != ours.version:
         return CloseReason.VERSION, (
             f"one side speaks version {ours.version} of the protocol, the other "
             f"{theirs.version}: upgrade the older one"
         )
-    if theirs.cluster and ours.cluster and theirs.cluster != ours.cluster:
+    if not _may_be_one(ours.cluster, theirs.cluster):
         return CloseReason.WRONG_CLUSTER, (
             f"one side belongs to cluster {ours.cluster!r}, the other to {theirs.cluster!r}"
         )
     return None
+
+
+def cluster_mark(name: str, cluster_id: str) -> str:
+    """What Hello says of the cluster.  Names are chosen by people and may be chosen twice, so the
+    id, drawn when the cluster was made, stands behind it; a name has no slash."""
+    return f"{name}/{cluster_id}" if cluster_id else name
+
+
+def _may_be_one(ours: str, theirs: str) -> bool:
+    our_name, _, our_id = ours.partition("/")
+    their_name, _, their_id = theirs.partition("/")
+    if our_name and their_name and our_name != their_name:
+        return False
+    return not our_id or not their_id or our_id == their_id

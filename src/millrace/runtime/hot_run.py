@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 
 from millrace.core.messages import Message
 from millrace.core.procedure import Answer, Ask, Effect, Failure, FailureKind, Procedure
-from millrace.errors import NotConnected, Unavailable
+from millrace.errors import MessageTooLarge, MillraceError, TooManyRequests
 from millrace.runtime.asks import AnswerWaiter
 from millrace.types import NodeId
 
@@ -86,10 +86,14 @@ class HotRun(Generic[T]):
         timeout_ms = min(effect.timeout_ms or self._ask_timeout_ms, left_ms)
         try:
             is_asked = self._ask_now(effect.node, effect.message, timeout_ms, self)
-        except Unavailable as error:
+        except MessageTooLarge as error:  # The caller's fault, and the same at every node.
+            self._procedure.close()
+            self._waiter.set_exception(error)
+            return
+        except MillraceError as error:
             self.set_exception(error)
             return
-        except Exception as error:  # A message that cannot be sent: not the connection's fault.
+        except Exception as error:  # Whatever it is belongs to the one who waits.
             self._procedure.close()
             self._waiter.set_exception(error)
             return
@@ -105,12 +109,14 @@ class HotRun(Generic[T]):
         self.step(message)
 
     def set_exception(self, error: Exception) -> None:
-        assert isinstance(error, Unavailable)
+        assert isinstance(error, MillraceError)
         self._loop.call_soon(self.step, failure_of(error))  # Keeps I2.
 
 
-def failure_of(error: Unavailable) -> Failure:
-    if isinstance(error, NotConnected) or error.is_definite:
+def failure_of(error: MillraceError) -> Failure:
+    if isinstance(error, TooManyRequests):
+        return Failure(FailureKind.CROWDED, str(error))
+    if error.is_definite:
         return Failure(FailureKind.CONNECT, str(error))
     kind = FailureKind.TIMED_OUT if error.code == "no_answer" else FailureKind.LOST
     return Failure(kind, str(error))

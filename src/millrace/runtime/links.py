@@ -20,8 +20,9 @@ from millrace.core.messages import (
 )
 from millrace.runtime.asks import AnswerWaiter
 from millrace.runtime.conditions import TransportCounters, TransportSettings
-from millrace.runtime.peers import Peers
+from millrace.runtime.peers import ANY_NODE, Peers
 from millrace.runtime.session import Session
+from millrace.types import NodeId
 
 ReadPushed = Blocks | CaughtUp | GapFound | Ended
 ReadListener = Callable[[ReadPushed | None], None]
@@ -41,14 +42,26 @@ class Links:
         self._watches: dict[int, tuple[str, WatchListener]] = {}
         self._numbers = itertools.count(1)
 
-    async def ask(self, address: str, message: Message, timeout_ms: int) -> Message:
-        return await self._peers.ask(address, message, timeout_ms)
+    def introduce(self, hello: Hello) -> None:
+        """As `Peers.introduce`."""
+        self._peers.introduce(hello)
+
+    async def ask(
+        self, address: str, message: Message, timeout_ms: int, node: NodeId = ANY_NODE
+    ) -> Message:
+        """Ask whoever is at `address`, or `node` and nobody else."""
+        return await self._peers.ask(address, message, timeout_ms, node)
 
     def ask_now(
-        self, address: str, message: Message, timeout_ms: int, waiter: AnswerWaiter
+        self,
+        address: str,
+        message: Message,
+        timeout_ms: int,
+        waiter: AnswerWaiter,
+        node: NodeId = ANY_NODE,
     ) -> bool:
-        """Ask if there is an open session; false if it must be dialled first."""
-        session = self._peers.open_session(address)
+        """Ask if there is an open session with that node; false if it must be dialled first."""
+        session = self._peers.open_session(address, node)
         if session is None:
             return False
         session.ask_for(waiter, message, timeout_ms)

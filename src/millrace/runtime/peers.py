@@ -5,6 +5,8 @@ I2  After a failure the next dial waits: twice as long each time, up to BACKOFF_
     more or less so that many processes do not dial in step.  A session that ended right after
     it was opened counts as a failure.
 I3  A caller that gives up harms no other: the dial goes on.
+I4  What is meant for a node goes to that node and to nobody else who may have its address now;
+    no session with another cluster is used once this process knows its own.
 """
 
 import asyncio
@@ -14,15 +16,17 @@ from typing import Final
 import msgspec
 
 from millrace.core.messages import Hello, Message
-from millrace.errors import MillraceError, NoNodeReachable, NotConnected
-from millrace.runtime.closing import CloseReason
+from millrace.errors import MillraceError, NoNodeReachable, NotConnected, WrongPeer
+from millrace.runtime.closing import CloseReason, mismatch
 from millrace.runtime.conditions import TransportCounters, TransportSettings
 from millrace.runtime.session import Handler, Session
 from millrace.runtime.transport import dial
+from millrace.types import NodeId
 
 BACKOFF_FIRST_MS: Final = 20
 BACKOFF_MAX_MS: Final = 1_000
 SETTLED_AFTER_MS: Final = 1_000  # A session that lived this long was no failure.
+ANY_NODE: Final = NodeId(0)
 
 
 class _Peer(msgspec.Struct):
@@ -52,10 +56,21 @@ class Peers:
         self._peers: dict[str, _Peer] = {}
         self._is_closed = False
 
-    def open_session(self, address: str) -> Session | None:
-        """The session if there is one now; never dials."""
+    def introduce(self, hello: Hello) -> None:
+        """Be known by another Hello from now on, one that says more; keeps I4."""
+        self._hello = hello
+        for peer in self._peers.values():
+            if peer.session is not None and peer.session.is_open:
+                refusal = mismatch(hello, peer.session.peer)
+                if refusal is not None:
+                    peer.session.close(*refusal)
+
+    def open_session(self, address: str, node: NodeId = ANY_NODE) -> Session | None:
+        """The session if there is one now, with that node; never dials."""
         peer = self._peers.get(address)
         if peer is None or peer.session is None or not peer.session.is_open:
+            return None
+        if node != ANY_NODE and peer.session.peer.node != node:
             return None
         return peer.session
 
@@ -80,9 +95,12 @@ class Peers:
         # Keeps I3: shielded from the caller's cancellation.
         return await asyncio.shield(peer.dialling)
 
-    async def ask(self, address: str, message: Message, timeout_ms: int) -> Message:
-        """Ask the process at `address`; the time includes dialling.  Raises as `Session.ask`."""
-        session = self.open_session(address)
+    async def ask(
+        self, address: str, message: Message, timeout_ms: int, node: NodeId = ANY_NODE
+    ) -> Message:
+        """Ask the process at `address`; the time includes dialling.  Raises as `Session.ask`, and
+        WrongPeer if the process is not `node`: then nothing was sent."""
+        session = self.open_session(address, node)
         if session is not None:
             return await session.ask(message, timeout_ms)
         loop = asyncio.get_running_loop()
@@ -92,6 +110,8 @@ class Peers:
                 session = await self.session(address)
         except TimeoutError as error:
             raise NoNodeReachable(f"{address} was not reached within {timeout_ms} ms") from error
+        if node != ANY_NODE and session.peer.node != node:
+            raise WrongPeer(f"{address} is node {session.peer.node} by now, not node {node}")
         left_ms = int((deadline_s - loop.time()) * 1000)
         return await session.ask(message, max(1, left_ms))
 
@@ -127,6 +147,7 @@ class Peers:
                 self._settings,
                 self._counters,
             )
+            self._check_cluster(address, session)
         except MillraceError:
             self._failed(peer)
             raise
@@ -136,6 +157,13 @@ class Peers:
         peer.opened_s = loop.time()
         peer.not_before_s = 0.0
         return session
+
+    def _check_cluster(self, address: str, session: Session) -> None:
+        """This process may have learnt its cluster while it dialled."""
+        refusal = mismatch(self._hello, session.peer)
+        if refusal is not None:
+            session.close(*refusal)
+            raise WrongPeer(f"{address}: {refusal[1]}")
 
     def _failed(self, peer: _Peer) -> None:
         delay_ms = min(BACKOFF_MAX_MS, BACKOFF_FIRST_MS << min(peer.failures, 16))

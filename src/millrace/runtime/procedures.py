@@ -33,7 +33,7 @@ from millrace.core.procedure import (
 from millrace.core.projection import Projection
 from millrace.core.reconfigure import Change, reconfigure
 from millrace.core.repair import MakeJunk
-from millrace.errors import MetadataUnavailable, Unavailable
+from millrace.errors import MessageTooLarge, MillraceError
 from millrace.runtime.asks import AnswerWaiter
 from millrace.runtime.hot_run import AskNow, HotRun, Waiter, failure_of
 from millrace.types import Epoch, LogId, NodeId, Token
@@ -157,9 +157,8 @@ class ProcedureRunner:
 
     async def change_chain(self, change: Change, timeout_ms: int) -> Projection | Failure:
         """Run a reconfiguration that nobody else may share."""
-        self._proposals += 100  # Room for the attempts of one reconfiguration.
-        proposer = Token(self._client, self._proposals)
-        result = await self.run(reconfigure(change, proposer, self._make_junk), timeout_ms)
+        procedure = reconfigure(change, self.next_token(), self._make_junk)
+        result = await self.run(procedure, timeout_ms)
         if isinstance(result, Projection):
             self._seen(result)
         return result
@@ -170,7 +169,7 @@ class ProcedureRunner:
             self.projections[projection.log] = projection
 
     def next_token(self) -> Token:
-        self._proposals += 100
+        self._proposals += 1
         return Token(self._client, self._proposals)
 
     async def _perform(self, effect: Effect, left_ms: int) -> Any:
@@ -203,7 +202,9 @@ class ProcedureRunner:
         timeout_ms = ask.timeout_ms or self._ask_timeout_ms
         try:
             return await self._ask_node(ask.node, ask.message, min(timeout_ms, left_ms))
-        except Unavailable as error:
+        except MessageTooLarge:
+            raise  # The caller's fault, and the same at every node.
+        except MillraceError as error:
             return failure_of(error)
 
     async def _refresh(self, log: LogId, epoch: Epoch) -> Projection | Failure:
@@ -220,7 +221,7 @@ class ProcedureRunner:
             if projection is not None:
                 self._seen(projection)
             if projection is None:
-                return Failure(FailureKind.UNKNOWN_NODE, f"log {log} does not exist")
+                return Failure(FailureKind.UNKNOWN_LOG, f"log {log} does not exist")
             if projection.epoch >= epoch or loop.time() >= deadline_s:
                 return projection
             await asyncio.sleep(pause_ms * random.uniform(0.75, 1.25) / 1000)
@@ -239,7 +240,7 @@ class ProcedureRunner:
     async def _or_failure(self, operation: Awaitable[T]) -> T | Failure:
         try:
             return await operation
-        except MetadataUnavailable as error:
+        except MillraceError as error:
             return Failure(FailureKind.METADATA, str(error))
 
     def _note(self, event: str, fields: dict[str, object]) -> None:

@@ -9,7 +9,8 @@ handled here and never reach the handler.
   I2  Every ask is settled; every `release` that was accepted is called once (runtime/send.py).
   I3  Whatever a peer sends or fails to send costs it its own connection and nobody else's.
   I4  Memory per connection is bounded: what waits to be sent, what was asked in both directions,
-      what is half received.
+      what is half received.  Asks beyond a bound wait for their turn in the memory of whoever
+      asks; while answers pile up, requests are neither handled nor read.
   I5  A Goodbye is followed by an end of stream, and what the peer still sends is read and thrown
       away for a while: otherwise the system would reset the connection and the peer might never
       read why.
@@ -17,7 +18,8 @@ handled here and never reach the handler.
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final, Protocol, cast
 
@@ -29,6 +31,7 @@ from millrace.runtime.closing import CloseReason, mismatch
 from millrace.runtime.conditions import TransportCounters, TransportSettings
 from millrace.runtime.receive import FrameReceiver
 from millrace.runtime.send import Release, SendQueue
+from millrace.types import Buffer
 
 _ids: Final = itertools.count(1)
 _NOBODY: Final = Hello(version=0)
@@ -82,10 +85,13 @@ class Session(asyncio.BufferedProtocol):
         self._state = _State.GREETING
         self._is_connected = False
         self._was_opened = False
-        self._is_paused = False
+        self._is_paused = False  # As the handler wishes.
+        self._is_reading_paused = False
         self._is_in_callback = False
         self._is_flush_due = False
         self._unanswered: set[int] = set()
+        self._held: deque[tuple[int, Message]] = deque()  # Received, handled when writable.
+        self._unsent_seen = (0, 0.0)  # Bytes in the transport while paused, and since when.
         self._heard_s = self._loop.time()
         self._tick_due_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -106,9 +112,9 @@ class Session(asyncio.BufferedProtocol):
         return self._queue.waiting_bytes
 
     def ask(self, message: Message, timeout_ms: int) -> asyncio.Future[Message]:
-        """The answer; a Refused is an answer like any other.  Raises NotConnected or
-        TooManyRequests when nothing was sent; the future fails with ConnectionLost or NoAnswer
-        when the request may have been done."""
+        """The answer; a Refused is an answer like any other.  Waits its turn when much is asked
+        already.  Raises NotConnected; the future fails with NotConnected or TooManyRequests when
+        nothing was sent, with ConnectionLost or NoAnswer when the request may have been done."""
         future: asyncio.Future[Message] = self._loop.create_future()
         self.ask_for(future, message, timeout_ms)
         return future
@@ -122,12 +128,17 @@ class Session(asyncio.BufferedProtocol):
                 f" ({self.close_code})"
             )
         asks = self._asks
-        asks.check_room()
+        has_turn = self.is_writable and asks.has_room
         request_id = asks.next_id()
         buffers = encode(message, request_id)
         asks.add(request_id, type(message).__name__, timeout_ms, waiter)
-        self._counters.round_trips += 1
-        self._put(buffers, None)
+        if has_turn:
+            self._counters.round_trips += 1
+            self._put(buffers, None)
+        else:
+            asks.keep_unsent(request_id, buffers)
+        if self._held:
+            self._read_or_pause()
 
     def tell(self, message: Message, release: Release | None = None) -> None:
         """Send one way.  `release` is called once, perhaps before this returns, when the bytes of
@@ -149,13 +160,12 @@ class Session(asyncio.BufferedProtocol):
         buffer of small frames) is still delivered."""
         if not self._is_paused and self._state is _State.OPEN:
             self._is_paused = True
-            self._transport.pause_reading()
+            self._read_or_pause()
 
     def resume_receiving(self) -> None:
         if self._is_paused and self._state is not _State.CLOSED:
             self._is_paused = False
-            self._heard_s = self._loop.time()  # The silence was ours.
-            self._transport.resume_reading()
+            self._read_or_pause()
 
     def close(self, code: str = CloseReason.CLOSED, detail: str = "") -> None:
         """Say Goodbye, send what waits, and end.  Nothing more is received; asks fail now."""
@@ -163,7 +173,8 @@ class Session(asyncio.BufferedProtocol):
             return
         self._begin_end(code, detail)
         self._state = _State.CLOSING
-        self.resume_receiving()  # Keeps I5.
+        self._is_paused = False
+        self._read_or_pause()  # Keeps I5.
         self._put(encode(Goodbye(str(code), detail)), None)
         self._set_timer(self._settings.linger_ms / 1000, self._transport.abort)
         if not self._is_in_callback:
@@ -195,7 +206,7 @@ class Session(asyncio.BufferedProtocol):
         elif release is not None:
             release()
 
-    def _put(self, buffers: list[bytes | bytearray | memoryview], release: Release | None) -> None:
+    def _put(self, buffers: Sequence[Buffer], release: Release | None) -> None:
         queue = self._queue
         queue.put(buffers, release)
         self._counters.frames_out += 1
@@ -228,7 +239,19 @@ class Session(asyncio.BufferedProtocol):
             and self._queue.waiting_bytes <= self._settings.send_buffer_bytes_high // 2
         ):
             self.is_writable = True
+            if self._held:
+                self._loop.call_soon(self._handle_held)
+            self._send_unsent()
             self._handler.writable(self)
+
+    def _send_unsent(self) -> None:
+        """Send the asks whose turn has come."""
+        while self.is_writable and self._state is _State.OPEN:
+            buffers = self._asks.next_unsent()
+            if buffers is None:
+                return
+            self._counters.round_trips += 1
+            self._put(buffers, None)
 
     def _end_stream_when_sent(self) -> None:
         if self._queue.is_empty and not self._transport.is_closing():
@@ -251,7 +274,8 @@ class Session(asyncio.BufferedProtocol):
         self._is_connected = True
         self.address = _address_of(transport.get_extra_info("peername"))
         self._queue = SendQueue(self._transport, self._taken)
-        self._asks = Asks(self._loop, self._settings.requests_in_flight_max, self.address)
+        limit = self._settings.requests_in_flight_max
+        self._asks = Asks(self._loop, limit, self.address, self._send_unsent)
         if self._state is _State.CLOSED:  # Whoever dialled gave up in the same instant.
             self._state = _State.GREETING
             self.end(CloseReason.CLOSED, "given up while connecting")
@@ -292,8 +316,9 @@ class Session(asyncio.BufferedProtocol):
 
     def _settle(self, request_id: int, message: Message) -> None:
         if self._asks.settle(request_id, message):
-            return
-        if self._asks.was_issued(request_id):
+            if self._asks.has_unsent:
+                self._send_unsent()
+        elif self._asks.was_issued(request_id):
             self._counters.late_answers += 1
         else:
             self.close(CloseReason.PROTOCOL, f"an answer to request {request_id}, never asked")
@@ -307,7 +332,26 @@ class Session(asyncio.BufferedProtocol):
             self.close(CloseReason.TOO_MANY_REQUESTS, f"{len(unanswered)} requests are unanswered")
             return
         unanswered.add(request_id)
-        self._handler.received(self, request_id, message)
+        if self.is_writable and not self._held:
+            self._handler.received(self, request_id, message)
+        else:
+            self._hold(request_id, message)
+
+    def _hold(self, request_id: int, message: Message) -> None:
+        """Answers pile up: handle no more before the peer has taken them, and read no more."""
+        self._held.append((request_id, message))
+        self._read_or_pause()
+
+    def _handle_held(self) -> None:
+        self._is_in_callback = True  # Answers leave together, as in `buffer_updated`.
+        try:
+            while self._held and self.is_writable:
+                self._handler.received(self, *self._held.popleft())
+            self._read_or_pause()
+        finally:
+            self._is_in_callback = False
+        if self._state is _State.CLOSING or self._queue.wants_flush:
+            self._flush()
 
     def _one_way(self, message: Message) -> None:
         match message:
@@ -319,8 +363,23 @@ class Session(asyncio.BufferedProtocol):
                 self.end(code, detail)
             case Hello():
                 self.close(CloseReason.PROTOCOL, "a second Hello")
+            case _ if self._held:
+                self._hold(0, message)  # It may speak of a request that is held.
             case _:
                 self._handler.received(self, 0, message)
+
+    def _read_or_pause(self) -> None:
+        """While we wait for answers ourselves we read whatever we hold: so two sides that serve
+        each other never wait for each other."""
+        should_pause = self._is_paused or (bool(self._held) and not len(self._asks))
+        if should_pause == self._is_reading_paused or self._state is _State.CLOSED:
+            return
+        self._is_reading_paused = should_pause
+        if should_pause:
+            self._transport.pause_reading()
+        else:
+            self._heard_s = self._loop.time()  # The silence was ours.
+            self._transport.resume_reading()
 
     def _refuse(self, error: ProtocolError | CorruptBlock) -> None:
         if isinstance(error, UnknownVersion):
@@ -365,7 +424,10 @@ class Session(asyncio.BufferedProtocol):
         silence_s = now_s - self._heard_s
         # A late timer means that this process slept, not the peer: its bytes may lie unread.
         has_slept = now_s - self._tick_due_s > keep_alive_s / 2
-        if self._is_paused:
+        if self._is_reading_paused:
+            if self._held and self._takes_nothing(now_s):
+                self.end(CloseReason.SLOW_PEER, f"{self.address} takes none of its answers")
+                return
             # Unread Pings of the peer would make us look dead: give a sign of life unasked.
             self._send(Pong(), 0, False, None)
         elif silence_s >= self._settings.dead_peer_ms / 1000 and not has_slept:
@@ -378,6 +440,15 @@ class Session(asyncio.BufferedProtocol):
             return
         self._next_tick(keep_alive_s)
 
+    def _takes_nothing(self, now_s: float) -> bool:
+        """Whether the peer has taken no byte for so long that it counts as dead."""
+        unsent_bytes, since_s = self._unsent_seen
+        left_bytes = self._transport.get_write_buffer_size()
+        if left_bytes != unsent_bytes or self._heard_s > since_s:
+            self._unsent_seen = (left_bytes, now_s)
+            return False
+        return now_s - since_s >= self._settings.dead_peer_ms / 1000
+
     def _next_tick(self, delay_s: float) -> None:
         self._tick_due_s = self._loop.time() + delay_s
         self._set_timer(delay_s, self._keep_alive)
@@ -388,6 +459,7 @@ class Session(asyncio.BufferedProtocol):
         self._receiver.discard()
         self._asks.fail_all(self.close_code)
         self._unanswered.clear()
+        self._held.clear()
 
     def eof_received(self) -> bool:
         self.end(CloseReason.PEER_CLOSED, "the peer ended the connection")

@@ -9,6 +9,7 @@ import asyncio
 import errno
 import socket
 
+from millrace.config import parse_address
 from millrace.core.messages import Hello
 from millrace.errors import AddressInUse, BadConfiguration, NoNodeReachable, WrongPeer
 from millrace.runtime.closing import MISMATCHES, CloseReason
@@ -26,18 +27,6 @@ __all__ = [
     "listen",
     "parse_address",
 ]
-
-
-def parse_address(address: str) -> tuple[str, int]:
-    """`host:port`, or `[host]:port` for an IPv6 host."""
-    host, colon, port = address.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise BadConfiguration(f"address {address!r}: write an IPv6 host as [host]:port")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise BadConfiguration(f"address {address!r} is not host:port")
-    return host, int(port)
 
 
 class Listener:

@@ -126,5 +126,7 @@ def show_effect(effect: r.ReadEffect) -> str:
             return f"timer {ms} ms"
         case r.Finish():
             return "finish"
+        case r.Fail(reason, lsn):
+            return f"fail {reason.value} at {lsn}"
         case _:
             assert_never(effect)

@@ -6,6 +6,8 @@ trims its copy here: else it would stay full and could never return.
 I1  A copy is dropped only when its log was deleted, or when its chain has all its members
     without this node and has had them for a while (C5: a node joins only by sync, so the old
     copy would at best save some copying).
+I2  A listing may be old when it is acted upon: a copy that was sealed above the listed epoch
+    stays, because the node may be a member by now.
 """
 
 import asyncio
@@ -14,7 +16,7 @@ import logging
 from millrace.config import KeeperSettings
 from millrace.core.messages import Drop, Trim
 from millrace.core.projection import Projection
-from millrace.errors import MetadataUnavailable, UnreadableMetadata
+from millrace.errors import MillraceError
 from millrace.meta import keys
 from millrace.meta.contract import LeaseExpired
 from millrace.meta.directory import ClusterDirectory
@@ -53,7 +55,7 @@ class Housekeeping:
                 await self._membership.set_full(is_full)
                 if is_full or round_number % ROUNDS_PER_CHECK == 0:
                     await self._free()
-            except (MetadataUnavailable, LeaseExpired, UnreadableMetadata) as error:
+            except (MillraceError, LeaseExpired) as error:
                 logger.info("housekeeping.waiting", extra={"fields": {"detail": str(error)}})
             round_number += 1
             await asyncio.sleep(CHECK_FULL_S)
@@ -85,10 +87,19 @@ class Housekeeping:
                 self._surplus_since_s.pop(log, None)
                 continue
             since_s = self._surplus_since_s.setdefault(log, now_s)
-            if now_s - since_s >= self._settings.surplus_after_ms / 1000:
+            if now_s - since_s < self._settings.surplus_after_ms / 1000:
+                continue
+            if await self._is_still_surplus(log, projections.get(log)):
                 logger.info("copy.dropped", extra={"fields": {"log": log, "node": self._node}})
                 self._shell.handle(LOCAL_SESSION, 0, Drop(log))
-                self._surplus_since_s.pop(log, None)
+            self._surplus_since_s.pop(log, None)
+
+    async def _is_still_surplus(self, log: LogId, listed: Projection | None) -> bool:
+        """Keeps I2.  Nothing may be awaited between this and the drop."""
+        if listed is None:
+            current, _ = await self._directory.read_projection(log)
+            return current is None
+        return self._shell.core.chain(log).fence.epoch <= listed.epoch
 
     def _is_surplus(self, projection: Projection | None, was_issued: bool) -> bool:
         if projection is None:

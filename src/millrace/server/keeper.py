@@ -1,27 +1,32 @@
 """The keeper's loop: the node that holds the keeper's lease looks after every log.
 
 The steps are planned by `core/keeper.py`; each is safe whoever takes it.  Steps of different logs
-run side by side, a bounded number at a time, and a log has at most one step under way.
+run side by side, a bounded number at a time, and a log has at most one step under way.  A log
+whose step failed is left alone for a while.  Chores go through all logs, each in a task of its
+own, so that a slow node holds up no step.
 """
 
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Coroutine
 from functools import partial
+from typing import Any
 
 from millrace.codec.blocks import junk
 from millrace.config import KeeperSettings
 from millrace.core.keeper import Step, StepKind, close_holes, find_incomplete, plan, teach
 from millrace.core.messages import Learned, Refusal, Refused
-from millrace.core.procedure import DeadlinePassed, Failure
+from millrace.core.procedure import ClusterView, DeadlinePassed, Failure
 from millrace.core.projection import Projection, ReconfigureReason
 from millrace.core.reconfigure import Change
 from millrace.core.trim import retention_point, trim
-from millrace.errors import MetadataUnavailable, UnreadableMetadata
+from millrace.errors import MillraceError, UnreadableMetadata
 from millrace.meta import keys
 from millrace.meta.contract import Conflict, LeaseExpired
 from millrace.meta.directory import ClusterDirectory
 from millrace.runtime.procedures import ProcedureRunner
+from millrace.server.backoff import Backoff
 from millrace.server.membership import Membership
 from millrace.types import LogAttributes, LogId, NodeId
 
@@ -31,6 +36,7 @@ TRIM_TIMEOUT_MS = 10_000
 CHECK_TIMEOUT_MS = 4_000
 HOLES_TIMEOUT_MS = 60_000
 REST_S = 1.0
+NAMELESS_S_MAX = 60.0  # Longer than the creation of a log takes from projection to name.
 
 logger = logging.getLogger("millrace")
 
@@ -54,7 +60,10 @@ class KeeperLoop:
         self._settings = settings
         self._busy: dict[LogId, asyncio.Task[None]] = {}
         self._resting: dict[NodeId, float] = {}  # Learners that did not answer, until when.
-        self._retained_s = 0.0
+        self._backoff = Backoff()
+        self._chores: dict[str, asyncio.Task[None]] = {}
+        self._chores_begun_s = 0.0
+        self._nameless_since_s: dict[LogId, float] = {}
 
     async def run(self) -> None:
         try:
@@ -64,13 +73,13 @@ class KeeperLoop:
                     self.is_keeper = await self._hold_lease()
                     if self.is_keeper:
                         await self._round()
-                except (MetadataUnavailable, LeaseExpired) as error:
-                    self.is_keeper = False
-                    self._log("keeper.waiting", detail=str(error))
                 except UnreadableMetadata as error:
                     self._log("keeper.unreadable", detail=str(error))
+                except (MillraceError, LeaseExpired) as error:
+                    self.is_keeper = False
+                    self._log("keeper.waiting", detail=str(error))
         finally:
-            for task in self._busy.values():
+            for task in (*self._busy.values(), *self._chores.values()):
                 task.cancel()
 
     async def _hold_lease(self) -> bool:
@@ -97,20 +106,38 @@ class KeeperLoop:
         by_log = {projection.log: projection for projection in projections}
         now_s = asyncio.get_running_loop().time()
         self._resting = {node: until for node, until in self._resting.items() if until > now_s}
+        self._backoff.look(view.live, set(by_log))
         for step in plan(projections, view, full | self._resting.keys()):
-            if len(self._busy) >= STEPS_AT_ONCE:
-                break
             self._begin(step, by_log[step.log])
-        if now_s - self._retained_s >= self._settings.retention_interval_ms / 1000:
-            self._retained_s = now_s
-            await self._find_incomplete(projections)
-            await self._apply_retention(by_log)
+        if now_s - self._chores_begun_s >= self._settings.retention_interval_ms / 1000:
+            self._chores_begun_s = now_s
+            self._begin_chores(projections, view)
 
     def _begin(self, step: Step, projection: Projection) -> None:
-        if step.log not in self._busy:
-            task = asyncio.create_task(self._take(step, projection))
-            self._busy[step.log] = task
-            task.add_done_callback(partial(self._step_ended, step.log))
+        if step.log in self._busy or len(self._busy) >= STEPS_AT_ONCE:
+            return
+        if self._backoff.is_resting(step.log, asyncio.get_running_loop().time()):
+            return
+        task = asyncio.create_task(self._take(step, projection))
+        self._busy[step.log] = task
+        task.add_done_callback(partial(self._step_ended, step.log))
+
+    def _begin_chores(self, projections: list[Projection], view: ClusterView) -> None:
+        # A member that is away would only be waited for; a step deals with it.
+        whole = [each for each in projections if view.live.issuperset(each.chain)]
+        self._begin_chore("find_incomplete", partial(self._find_incomplete, whole))
+        self._begin_chore("apply_retention", partial(self._apply_retention, whole))
+        self._begin_chore("forget_nameless", partial(self._forget_nameless, projections))
+
+    def _begin_chore(self, name: str, chore: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if name not in self._chores:
+            task = self._chores[name] = asyncio.create_task(chore())
+            task.add_done_callback(partial(self._chore_ended, name))
+
+    def _chore_ended(self, name: str, task: asyncio.Task[None]) -> None:
+        self._chores.pop(name, None)
+        if not task.cancelled() and task.exception() is not None:
+            self._log("keeper.chore_failed", chore=name, detail=repr(task.exception()))
 
     async def _find_incomplete(self, projections: list[Projection]) -> None:
         for projection in projections:
@@ -126,6 +153,7 @@ class KeeperLoop:
     def _step_ended(self, log: LogId, task: asyncio.Task[None]) -> None:
         self._busy.pop(log, None)
         if not task.cancelled() and task.exception() is not None:
+            self._backoff.failed(log, asyncio.get_running_loop().time())
             self.steps_failed += 1
             self._log("keeper.step_failed", log=log, detail=repr(task.exception()))
 
@@ -140,7 +168,9 @@ class KeeperLoop:
             failed = await self._change(change)
         if failed is None:
             self.steps_done[step.kind] += 1
+            self._backoff.succeeded(step.log)
         else:
+            self._backoff.failed(step.log, asyncio.get_running_loop().time())
             self.steps_failed += 1
             self._log("keeper.step_failed", kind=step.kind.value, log=step.log, detail=failed)
 
@@ -175,9 +205,23 @@ class KeeperLoop:
         result = await self._runner.change_chain(change, STEP_TIMEOUT_MS)
         return result.detail if isinstance(result, Failure) else None
 
-    async def _apply_retention(self, projections: dict[LogId, Projection]) -> None:
+    async def _forget_nameless(self, projections: list[Projection]) -> None:
+        """A client that died while it made or deleted a log leaves a projection that nobody can
+        find.  The nodes drop their copies when it is gone."""
+        named = {info.id for info in await self._directory.logs()}
+        nameless = [each.log for each in projections if each.log not in named]
+        now_s = asyncio.get_running_loop().time()
+        since_s = self._nameless_since_s
+        self._nameless_since_s = {log: since_s.get(log, now_s) for log in nameless}
+        for log, first_seen_s in list(self._nameless_since_s.items()):
+            if now_s - first_seen_s > NAMELESS_S_MAX:
+                await self._directory.remove_projection(log)
+                self._log("keeper.nameless_forgotten", log=log)
+
+    async def _apply_retention(self, projections: list[Projection]) -> None:
+        by_log = {projection.log: projection for projection in projections}
         for info in await self._directory.logs():
-            projection = projections.get(info.id)
+            projection = by_log.get(info.id)
             if projection is not None and info.id not in self._busy:
                 await self._retain(projection, info.attributes)
 

@@ -10,7 +10,7 @@ import logging
 import time
 import uuid
 
-from millrace.errors import BadConfiguration, MetadataUnavailable
+from millrace.errors import BadConfiguration, MillraceError
 from millrace.meta import keys
 from millrace.meta.contract import ANY_VERSION, Conflict, LeaseExpired, Repository
 from millrace.types import NodeInfo
@@ -67,14 +67,18 @@ class Membership:
             if other is None or other.instance == self._info.instance:
                 return
             if loop.time() >= deadline_s:
-                raise BadConfiguration(
-                    f"node {self._info.id} is alive with another data directory "
-                    f"({other.instance}): give this one another id"
-                )
+                raise self._displaced(other)
             await asyncio.sleep(FORMER_CHECK_S)
 
+    def _displaced(self, other: keys.LiveNode) -> BadConfiguration:
+        return BadConfiguration(
+            f"node {self._info.id} is alive with another data directory "
+            f"({other.instance}): give this one another id"
+        )
+
     async def keep(self) -> None:
-        """Renew the lease for ever; a repository that is away is waited for."""
+        """Renew the lease for ever; a repository that is away, or not the one it was, is waited
+        for.  Raises BadConfiguration if this node was replaced after its lease had run out."""
         while True:
             await asyncio.sleep(self._ttl_ms / 3000)
             if not self._is_announced:
@@ -85,16 +89,17 @@ class Membership:
             except LeaseExpired:
                 logger.warning("lease.expired", extra={"fields": {"node": self._info.id}})
                 await self._try_announce()
-            except MetadataUnavailable as error:
+            except MillraceError as error:
                 logger.warning("metadata.unavailable", extra={"fields": {"detail": str(error)}})
 
     async def set_full(self, is_full: bool) -> None:
-        if is_full != self._live.is_full:
+        # Only from the place it holds: another may be there when the lease has run out.
+        if is_full != self._live.is_full and self._is_announced:
             before = self._live
             self._live = keys.LiveNode(before.id, before.instance, before.started_ms, is_full)
             try:
                 await self._set_live()
-            except (MetadataUnavailable, LeaseExpired):
+            except (MillraceError, LeaseExpired):
                 self._live = before  # Not told yet: the next round tells it.
                 raise
 
@@ -103,20 +108,36 @@ class Membership:
         if self.lease:
             try:
                 await self._repository.revoke(self.lease)
-            except (LeaseExpired, MetadataUnavailable):
+            except (LeaseExpired, MillraceError):
                 logger.info("lease.left_to_expire", extra={"fields": {"node": self._info.id}})
 
     async def _try_announce(self) -> None:
         try:
             await self._announce()
-        except (MetadataUnavailable, LeaseExpired) as error:
+        except BadConfiguration:
+            raise  # Waiting does not help: somebody else is this node now.
+        except (MillraceError, LeaseExpired) as error:
             logger.warning("metadata.unavailable", extra={"fields": {"detail": str(error)}})
 
     async def _announce(self) -> None:
         self._is_announced = False
         self.lease = await self._repository.grant(self._ttl_ms)
-        await self._set_live()
+        await self._take_place()
         self._is_announced = True
+
+    async def _take_place(self) -> None:
+        """Keeps I2: a node that was paused may have been replaced meanwhile."""
+        while True:
+            entry = await self._repository.get(keys.LIVE.key(self._info.id))
+            other = keys.LIVE.find(entry)
+            if other is not None and other.instance != self._info.instance:
+                raise self._displaced(other)
+            value = keys.LIVE.encode(self._live)
+            try:
+                await self._repository.set(entry.key, value, entry.version, self.lease)
+            except Conflict:
+                continue  # It came or went since: look again.
+            return
 
     async def _set_live(self) -> None:
         value = keys.LIVE.encode(self._live)

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import msgspec
+
 import millrace
 from millrace.codec.blocks import junk
 from millrace.codec.frames import PROTOCOL_VERSION
@@ -27,13 +29,14 @@ from millrace.core.messages import (
     Refused,
 )
 from millrace.core.procedure import DeadlinePassed
-from millrace.errors import MetadataUnavailable, NotConnected
+from millrace.errors import MetadataUnavailable, NotConnected, Unavailable
 from millrace.meta.contract import Repository
 from millrace.meta.directory import ClusterDirectory
 from millrace.meta.embedded import open_embedded
 from millrace.meta.etcd import EtcdRepository
 from millrace.meta.remote import RemoteRepository
 from millrace.meta.service import MetadataService
+from millrace.runtime.closing import cluster_mark
 from millrace.runtime.conditions import TransportCounters
 from millrace.runtime.links import Links
 from millrace.runtime.procedures import ProcedureRunner
@@ -88,6 +91,7 @@ class Node:
     async def _start(self) -> None:
         self._failed = asyncio.get_running_loop().create_future()
         settings = self.configuration.cluster
+        # Until it knows which, any cluster of the name will do.
         hello = Hello(
             PROTOCOL_VERSION,
             settings.name,
@@ -101,11 +105,13 @@ class Node:
         self._repository = await self._open_repository()
         self._exit.push_async_callback(self._repository.close)
         self._directory = ClusterDirectory(self._repository)
+        cluster = self._cluster = await self._join()
+        hello = msgspec.structs.replace(hello, cluster=cluster_mark(settings.name, cluster))
+        self._links.introduce(hello)
         if self.configuration.hosts_metadata:
             # Other nodes need the repository before they can start: serve it first.
             self._open_service()
             await self._listen(hello)
-        cluster = await self._join()
         self._open_store(cluster)
         if not self.configuration.hosts_metadata:
             self._open_service()
@@ -234,7 +240,11 @@ class Node:
         address = await self._directory.address(node)
         if address is None:
             raise NotConnected(f"node {node} is not registered")
-        return await self._links.ask(address, message, timeout_ms)
+        try:
+            return await self._links.ask(address, message, timeout_ms, node)
+        except Unavailable as error:
+            self._directory.not_reached(node, address, error)
+            raise
 
     def _refuse_writes(self) -> Refusal | None:
         if self._store.failure is not None:
@@ -271,7 +281,8 @@ class Node:
             metadata = (self.address,)
         else:
             metadata = (self.configuration.cluster.metadata_address,)
-        return ClusterDescribed(self.configuration.cluster.name, view.nodes, metadata)
+        name = self.configuration.cluster.name
+        return ClusterDescribed(name, view.nodes, metadata, self._cluster)
 
     def describe(self) -> NodeDescribed:
         usage = self._store.usage()

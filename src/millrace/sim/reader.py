@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from millrace.codec.blocks import junk
 from millrace.core.follow import copy_elsewhere, find_projection
-from millrace.core.messages import Message
+from millrace.core.messages import Message, Start
 from millrace.core.procedure import Answer, Failure
 from millrace.core.projection import Projection
 from millrace.core.read_stream import (
     Deliver,
     DeliverGap,
+    Fail,
     Finish,
     NeedCopy,
     NeedProjection,
@@ -118,6 +119,9 @@ class Reader(Process):
                     self._copy(reading, effect)
                 case Finish():
                     self._finish(reading)
+                case Fail(reason):
+                    self.world.count(f"reader.failed_{reason.value}")
+                    self._finish(reading)  # Its application tries again.
         self._check_bounds(stream)
 
     def _advance(self, log: LogId, first: Lsn, end: Lsn) -> None:
@@ -136,9 +140,10 @@ class Reader(Process):
         if waiting > self.world.blocks_waiting_max:
             raise Violation("G13", f"{self.name} holds {waiting} blocks out of order")
 
-    def _start(self, reading: Reading, node: NodeId, start: Message) -> None:
+    def _start(self, reading: Reading, node: NodeId, start: Start) -> None:
         def answered(answer: Answer) -> None:
-            self._perform(reading, reading.stream.arrived(node, answer))
+            if start.version == reading.stream.version:
+                self._perform(reading, reading.stream.arrived(node, answer))
 
         self.ask(node, start, 0, answered)
 

@@ -205,13 +205,13 @@ class Committer:
                         raise
                     failure = self._full(f"no room for blocks: {error}")
             return failure, self._commit(changes, False, 0)
-        except (lmdb.Error, OSError) as error:
+        except Exception as error:  # Whatever it is: a thread that ended would answer nobody.
             return self._fail(error), {}
 
-    def _fail(self, error: lmdb.Error | OSError) -> StoreFailed:
+    def _fail(self, error: Exception) -> StoreFailed:
         self.failure = StoreFailed(
             Refusal.UNAVAILABLE,
-            f"the store failed and takes no more writes: {error}; "
+            f"the store failed and takes no more writes: {type(error).__name__}: {error}; "
             "check the disk, then restart the node",
         )
         return self.failure
@@ -254,8 +254,8 @@ class Committer:
         outcome = Outcome([], [], None, {})
         try:
             outcome.counts = self._commit((), False, self._reclaim_blocks)
-        except lmdb.Error as error:
-            if self._room.is_full_error(error):
+        except Exception as error:  # As in a commit that somebody waits for.
+            if isinstance(error, lmdb.Error) and self._room.is_full_error(error):
                 self._reclaim_blocks //= 2
                 return
             outcome.failure = self._fail(error)

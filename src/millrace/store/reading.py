@@ -1,4 +1,4 @@
-"""ViewTransaction a log: the tail buffer and LMDB as one.
+"""Reading a log: the tail buffer and LMDB as one.
 
 At or above a log's floor everything is in memory (`tail.py`).  Below it the disk is read, with
 three corrections: what is removed but not yet deleted is passed over, what is trimmed but not yet
@@ -179,30 +179,14 @@ def from_disk(
 
 
 def find_time(transaction: ViewTransaction, tables: Tables, log: OpenLog, timestamp_us: int) -> Lsn:
-    """Binary search over positions, because timestamps of blocks mostly grow; junk has none and
-    is passed over."""
-    end = log.picture.end
-    low, high, found = log.picture.trim_end, end, end
-    while low < high:
-        middle = Lsn((low + high) // 2)
-        entry = _next_data(transaction, tables, log, middle, high)
-        if entry is None:
-            high = middle
-        elif entry.timestamp_last >= timestamp_us:
-            high, found = middle, Lsn(max(entry.extent.first, low))
-        else:
-            low = Lsn(entry.extent.last + 1)
-    return found
-
-
-def _next_data(
-    transaction: ViewTransaction, tables: Tables, log: OpenLog, lsn: Lsn, end: Lsn
-) -> IndexEntry | None:
-    """The first block with records that intersects [lsn, end)."""
-    for entry in entries(transaction, tables, log, lsn, end):
-        if entry.extent.kind is EntryKind.DATA:
-            return entry
-    return None
+    """The first block that reaches the time.  Writers choose timestamps, so they need not grow and
+    nothing but looking at each block is right: retention, which trims below the answer, would
+    otherwise forget what is young.  Retention stops at the first block that is young enough."""
+    trim_end, end = log.picture.trim_end, log.picture.end
+    for entry in entries(transaction, tables, log, trim_end, end):
+        if entry.extent.kind is EntryKind.DATA and entry.timestamp_last >= timestamp_us:
+            return max(entry.extent.first, trim_end)
+    return end
 
 
 def find_size(transaction: ViewTransaction, tables: Tables, log: OpenLog, bytes_kept: int) -> Lsn:

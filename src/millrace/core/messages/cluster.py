@@ -9,11 +9,13 @@ class DescribeCluster(Message, frozen=True):
 
 
 class ClusterDescribed(Message, frozen=True):
-    """`metadata` lists the addresses that answer Meta* requests, best first."""
+    """`metadata` lists the addresses that answer Meta* requests, best first.  `cluster` is the
+    name; `cluster_id` tells clusters of the same name apart."""
 
     cluster: str
     nodes: tuple[NodeInfo, ...]
     metadata: tuple[str, ...]
+    cluster_id: str = ""
 
 
 class DescribeNode(Message, frozen=True):

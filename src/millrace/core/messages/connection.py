@@ -8,7 +8,7 @@ class Hello(Message, frozen=True):
     """First message of both sides.  `auth` is the place for access control, unused so far."""
 
     version: int
-    cluster: str = ""  # Empty: a client that does not know it yet.
+    cluster: str = ""  # name/id; the name or nothing from whoever does not know more yet.
     node: NodeId = NodeId(0)  # 0: not a node.
     location: str = ""
     session: int = 0

@@ -1,0 +1,51 @@
+"""Addresses of nodes are looked up again when they turn out to be wrong."""
+
+import asyncio
+
+from millrace.errors import ConnectionLost, NoNodeReachable, WrongPeer
+from millrace.meta import keys
+from millrace.meta.contract import ANY_VERSION
+from millrace.meta.directory import ClusterDirectory
+from millrace.meta.memory import MemoryRepository
+from millrace.types import NodeId, NodeInfo
+
+NODE = NodeId(2)
+
+
+async def settle(repository: MemoryRepository, address: str) -> None:
+    value = keys.NODES.encode(NodeInfo(NODE, address))
+    await repository.set(keys.NODES.key(NODE), value, ANY_VERSION)
+
+
+def test_an_address_that_failed_is_looked_up_again() -> None:
+    async def body() -> None:
+        repository = MemoryRepository()
+        directory = ClusterDirectory(repository)
+        await settle(repository, "old:1")
+        assert await directory.address(NODE) == "old:1"
+        await settle(repository, "new:1")
+        assert await directory.address(NODE) == "old:1"  # Nobody complained.
+        directory.not_reached(NODE, "old:1", ConnectionLost("it was reached"))
+        assert await directory.address(NODE) == "old:1"
+        directory.not_reached(NODE, "old:1", NoNodeReachable("gone"))
+        assert await directory.address(NODE) == "new:1"
+        await settle(repository, "newer:1")
+        directory.not_reached(NODE, "old:1", WrongPeer("late news of an address of the past"))
+        assert await directory.address(NODE) == "new:1"
+        directory.not_reached(NODE, "new:1", WrongPeer("another"))
+        assert await directory.address(NODE) == "newer:1"
+
+    asyncio.run(body())
+
+
+def test_without_the_repository_the_old_address_must_do() -> None:
+    async def body() -> None:
+        repository = MemoryRepository()
+        directory = ClusterDirectory(repository)
+        await settle(repository, "old:1")
+        await directory.view()
+        await repository.close()
+        directory.not_reached(NODE, "old:1", NoNodeReachable("gone"))
+        assert await directory.address(NODE) == "old:1"
+
+    asyncio.run(body())
