@@ -12,7 +12,7 @@ from millrace.client.outcomes import BlockAppend, UnknownAppend
 from millrace.codec.drafts import Draft, HeaderPairs
 from millrace.core.append import Append, Appended
 from millrace.errors import LogSealed, MillraceError, RecordTooLarge, TimedOut, UsageError
-from millrace.limits import BATCH_BYTES_WAITING_MAX, BLOCK_BYTES_TARGET, RECORD_BYTES_MAX
+from millrace.limits import BLOCK_BYTES_TARGET, RECORD_BYTES_MAX
 from millrace.runtime.hot_run import Waiter
 from millrace.types import Ack, LogId, Lsn, Token
 
@@ -54,75 +54,6 @@ async def turns(count: int = 4) -> None:
     """Let everything that is due happen."""
     for _ in range(count):
         await asyncio.sleep(0)
-
-
-def test_only_like_timeouts_share_a_block() -> None:
-    async def body() -> None:
-        sent = Sent()
-        batcher = Batcher(sent, compress=False)
-        tasks = [add(batcher, timeout_ms=ms) for ms in (LONG_MS, LONG_MS, 5_000, 6_000, LONG_MS)]
-        await turns()
-        assert [block[0].count for block in sent.blocks] == [2, 2], "the last may still grow"
-        assert all(block[2] <= 6_000 for block in sent.blocks[1:2])
-        while sent.blocks:
-            sent.answer()
-            await turns()
-        assert [(await task).first for task in tasks] == [1, 2, 3, 4, 5]
-
-    run(body())
-
-
-def test_a_short_time_ends_in_the_queue_behind_a_long_one() -> None:
-    async def body() -> None:
-        sent = Sent()
-        batcher = Batcher(sent, compress=False, in_flight_max=1)
-        long = add(batcher)
-        await turns()
-        with pytest.raises(TimedOut):
-            await add(batcher, timeout_ms=20)
-        sent.answer()
-        assert (await long).first == 1
-        await batcher.flush()
-        assert sent.blocks == [], "what was given up is not sent later"
-
-    run(body())
-
-
-def test_waiting_for_room_counts_and_room_is_not_given_twice() -> None:
-    async def body() -> None:
-        sent = Sent()
-        batcher = Batcher(sent, compress=False, in_flight_max=1)
-        value = bytes(BLOCK_BYTES_TARGET)
-        filling = [add(batcher, value) for _ in range(BATCH_BYTES_WAITING_MAX // len(value) + 1)]
-        await turns()
-        waiting = [add(batcher, value) for _ in range(3)]
-        with pytest.raises(TimedOut):
-            await add(batcher, timeout_ms=20)
-        sent.answer()
-        await turns()
-        assert batcher._waiting_bytes < BATCH_BYTES_WAITING_MAX + 2 * len(value)
-        while sent.blocks:
-            sent.answer()
-            await turns()
-        positions = [(await task).first for task in (*filling, *waiting)]
-        assert positions == list(range(1, len(positions) + 1))
-
-    run(body())
-
-
-def test_headers_count_into_a_block() -> None:
-    async def body() -> None:
-        sent = Sent()
-        batcher = Batcher(sent, compress=False, in_flight_max=8)
-        headers = (("trace", bytes(BLOCK_BYTES_TARGET // 2)),)
-        tasks = [add(batcher, headers=headers) for _ in range(4)]
-        await turns()
-        assert [block[0].count for block in sent.blocks] == [2, 2]
-        while sent.blocks:
-            sent.answer()
-        await asyncio.gather(*tasks)
-
-    run(body())
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_the_pause_doubles_up_to_a_bound_and_is_forgotten() -> None:
         length = next(s for s in range(1, 100) if not pauses.is_resting(log, now_s + s))
         lengths.append(length)
         now_s += length
-    assert lengths == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert lengths == [1, 2, 4, 8, 15, 15, 15, 15]
     pauses.succeeded(log)
     assert not pauses.is_resting(log, now_s)
     pauses.failed(log, now_s)

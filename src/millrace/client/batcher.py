@@ -8,8 +8,6 @@ writers share blocks.
   I1  Blocks leave in the order in which their records were appended.
   I2  At most `in_flight_max` blocks are under way and about BATCH_BYTES_WAITING_MAX bytes wait;
       beyond that `add` waits (G13).
-  I3  An append's time begins when it is called, and waiting counts: for room, in the queue, under
-      way.  Only appends whose times end at about the same moment share a block.
 """
 
 import asyncio
@@ -23,7 +21,6 @@ from millrace.client.outcomes import UnknownAppend
 from millrace.codec.blocks import draft
 from millrace.codec.drafts import Draft, HeaderPairs
 from millrace.core.append import Appended
-from millrace.errors import TimedOut
 from millrace.limits import (
     APPENDS_IN_FLIGHT_MAX,
     BATCH_BYTES_WAITING_MAX,
@@ -35,7 +32,6 @@ from millrace.types import Ack, Lsn
 
 SendBlock = Callable[[Draft, Ack, int, Waiter[Appended]], None]
 RECORD_OVERHEAD_BYTES = 24
-HEADER_OVERHEAD_BYTES = 8
 
 
 class Share(msgspec.Struct, eq=False):
@@ -54,14 +50,12 @@ class _Batch:
         "ack",
         "deadline_s",
         "drafted",
-        "earliest_s",
         "has_headers",
         "has_keys",
         "headers",
         "keys",
         "shares",
         "size",
-        "timer",
         "timestamps",
         "values",
     )
@@ -69,9 +63,7 @@ class _Batch:
     def __init__(self, ack: Ack, deadline_s: float, ended: "Callable[[_Batch], None]") -> None:
         self._ended = ended
         self.ack = ack
-        self.deadline_s = deadline_s  # The latest of those that share the block, and
-        self.earliest_s = deadline_s  # the earliest.
-        self.timer: asyncio.TimerHandle | None = None  # While it waits.
+        self.deadline_s = deadline_s  # The time in the queue counts too.
         self.values: list[bytes] = []
         self.keys: list[bytes | None] = []
         self.timestamps: list[int] = []
@@ -88,16 +80,6 @@ class _Batch:
             self.drafted is not None
             or self.size >= BLOCK_BYTES_TARGET
             or len(self.values) >= BLOCK_RECORDS_MAX
-        )
-
-    def suits(self, ack: Ack, deadline_s: float, now_s: float) -> bool:
-        """Keeps I3: nobody's time is stretched to more than twice of what is left of it."""
-        left_s = deadline_s - now_s
-        return (
-            not self.is_full
-            and self.ack is ack
-            and left_s <= 2 * (self.earliest_s - now_s)
-            and self.deadline_s - now_s <= 2 * left_s
         )
 
     def draft(self, compress: bool) -> Draft:
@@ -153,11 +135,10 @@ class Batcher:
         timeout_ms: int,
     ) -> Appended:
         """Append one record."""
-        deadline_s = _deadline_s(timeout_ms)
         size = len(value) + RECORD_OVERHEAD_BYTES
-        if not self._room.is_set():
-            await self._wait_for_room(deadline_s)
-        batch = self._open_batch(ack, deadline_s)
+        while not self._room.is_set():  # Whoever came first may have taken the room again.
+            await self._room.wait()
+        batch = self._open_batch(ack, timeout_ms)
         share = self._share(batch, len(batch.values), 1)
         batch.values.append(value)
         batch.keys.append(key)
@@ -168,9 +149,6 @@ class Batcher:
             size += len(key)
         if headers:
             batch.has_headers = True
-            size += sum(
-                len(name) + len(content) + HEADER_OVERHEAD_BYTES for name, content in headers
-            )
         self._grew(batch, size)
         return await share.future
 
@@ -178,12 +156,12 @@ class Batcher:
         self, finished: Draft, ack: Ack, timeout_ms: int
     ) -> asyncio.Future[Appended]:
         """Append a whole block; returns when it has its place in the queue, not when done."""
-        deadline_s = _deadline_s(timeout_ms)
-        if not self._room.is_set():
-            await self._wait_for_room(deadline_s)
-        batch = self._new_batch(ack, deadline_s)
+        while not self._room.is_set():  # Whoever came first may have taken the room again.
+            await self._room.wait()
+        batch = _Batch(ack, _deadline_s(timeout_ms), self._done)
         batch.drafted = finished
         share = self._share(batch, 0, finished.count)
+        self._waiting.append(batch)
         self._grew(batch, finished.size)
         return share.future
 
@@ -199,54 +177,16 @@ class Batcher:
     async def close(self) -> None:
         await self.flush()
 
-    async def _wait_for_room(self, deadline_s: float) -> None:
-        """Many wait, and the first of them may take the room: look again."""
-        try:
-            async with asyncio.timeout(deadline_s - time.monotonic()):
-                while not self._room.is_set():
-                    await self._room.wait()
-        except TimeoutError:
-            raise TimedOut(
-                "not appended: the time for the append was up before the client had room for it"
-            ) from None
-
-    def _open_batch(self, ack: Ack, deadline_s: float) -> _Batch:
+    def _open_batch(self, ack: Ack, timeout_ms: int) -> _Batch:
+        deadline_s = _deadline_s(timeout_ms)
         if self._waiting:
             batch = self._waiting[-1]
-            if batch.suits(ack, deadline_s, time.monotonic()):
+            if not batch.is_full and batch.ack is ack:
                 batch.deadline_s = max(batch.deadline_s, deadline_s)
-                batch.earliest_s = min(batch.earliest_s, deadline_s)
                 return batch
-        return self._new_batch(ack, deadline_s)
-
-    def _new_batch(self, ack: Ack, deadline_s: float) -> _Batch:
         batch = _Batch(ack, deadline_s, self._done)
         self._waiting.append(batch)
-        self._set_timer(batch)
         return batch
-
-    def _set_timer(self, batch: _Batch) -> None:
-        left_s = max(0.0, batch.deadline_s - time.monotonic())
-        batch.timer = asyncio.get_running_loop().call_later(left_s, self._expire, batch)
-
-    def _expire(self, batch: _Batch) -> None:
-        """Keeps I3 for a batch that still waits behind blocks with more time."""
-        if batch.deadline_s > time.monotonic():
-            self._set_timer(batch)
-            return
-        self._waiting.remove(batch)
-        self._leaves_queue(batch)
-        batch.set_exception(
-            TimedOut("not appended: the time for the append was up before its turn came")
-        )
-
-    def _leaves_queue(self, batch: _Batch) -> None:
-        if batch.timer is not None:
-            batch.timer.cancel()
-            batch.timer = None
-        self._waiting_bytes -= batch.size
-        if self._waiting_bytes < BATCH_BYTES_WAITING_MAX:
-            self._room.set()
 
     def _share(self, batch: _Batch, offset: int, count: int) -> Share:
         share = Share(offset, count, asyncio.get_running_loop().create_future())
@@ -268,11 +208,12 @@ class Batcher:
     def _pump(self) -> None:
         self._is_pump_due = False
         while self._waiting and len(self._in_flight) < self._in_flight_max:
-            may_grow = len(self._waiting) == 1 and not self._waiting[0].is_full
-            if self._in_flight and may_grow:
+            if self._in_flight and not self._waiting[0].is_full:
                 return
             batch = self._waiting.popleft()
-            self._leaves_queue(batch)
+            self._waiting_bytes -= batch.size
+            if self._waiting_bytes < BATCH_BYTES_WAITING_MAX:
+                self._room.set()
             self._in_flight.add(batch)
             self._start(batch)
 

@@ -32,7 +32,7 @@ from millrace.core.read_stream import (
     StartSender,
     TellSender,
 )
-from millrace.core.repair import ChainTrouble, FillPolicy, repair
+from millrace.core.repair import ChainTrouble, FillPolicy, Patience, repair
 from millrace.errors import CorruptBlock, MillraceError, TimedOut, Unavailable, UnknownLog
 from millrace.meta.directory import ClusterDirectory
 from millrace.runtime.links import Links, ReadPushed
@@ -64,6 +64,7 @@ class Reader:
         self._directory = directory
         self._runner = runner
         self._policy = policy
+        self._patience = Patience()
         self._number = links.open_read(self._pushed)
         self.stream = ReadStream(log, self._number, first, end, settings)
         self._node: NodeId | None = None
@@ -271,7 +272,7 @@ class Reader:
     async def _repair(self, lsn: Lsn) -> None:
         projection = self.stream.projection
         assert projection is not None
-        procedure = repair(projection, lsn, self._policy, junk)
+        procedure = repair(projection, lsn, self._policy, junk, self._patience)
         late = ChainTrouble(projection.head, None, detail="the repair took too long")
         self._perform(self.stream.repaired(lsn, await self._or_late(procedure, late)))
 

@@ -13,7 +13,7 @@ import msgspec
 from millrace.core.messages import Describe, Described, Learn, Learned, Standing
 from millrace.core.procedure import Answer, Ask, ClusterView, Procedure, ask, ask_all
 from millrace.core.projection import Projection, ReconfigureReason
-from millrace.core.repair import ChainTrouble, FillPolicy, MakeJunk, repair
+from millrace.core.repair import ChainTrouble, FillPolicy, MakeJunk, Patience, repair
 from millrace.types import Epoch, LogId, Lsn, NodeId, NodeInfo, Role
 
 LEARN_TIMEOUT_MS = 600_000
@@ -115,7 +115,7 @@ def _has_lost(described: Described, epoch: Epoch) -> bool:
 def close_holes(projection: Projection, make_junk: MakeJunk) -> Procedure[None]:
     """A learner copies what is committed, which ends at the first hole; all that lies above is
     copied while the log is sealed.  So old holes are closed before anybody learns."""
-    closed = Lsn(0)
+    closed, patience = Lsn(0), Patience()
     for _ in range(HOLES_MAX):
         described = yield from ask(projection.tail, Describe(projection.log))
         if not isinstance(described, Described) or described.readable_end <= closed:
@@ -123,7 +123,8 @@ def close_holes(projection: Projection, make_junk: MakeJunk) -> Procedure[None]:
         if described.end - described.readable_end <= CLOSE_ENOUGH:
             return
         closed = described.readable_end
-        result = yield from repair(projection, closed, FillPolicy(HOLE_WAIT_MS), make_junk)
+        policy = FillPolicy(HOLE_WAIT_MS)
+        result = yield from repair(projection, closed, policy, make_junk, patience)
         if isinstance(result, ChainTrouble):
             return
 

@@ -40,6 +40,17 @@ class FillPolicy(msgspec.Struct, frozen=True):
     wait_ms: int | None = 1_000
 
 
+class Patience:
+    """What a repairer has waited for already.  Positions up to `lsn` were issued before a wait
+    that is over, so their writers have had their time: of many holes only the first is waited
+    for."""
+
+    __slots__ = ("lsn",)
+
+    def __init__(self) -> None:
+        self.lsn = Lsn(0)
+
+
 class RepairResult(Enum):
     NOT_ISSUED = "not_issued"  # Nobody was given the position: wait for an append.
     COMPLETED = "completed"  # A partial write was completed.
@@ -59,8 +70,13 @@ class ChainTrouble(msgspec.Struct, frozen=True):
 
 
 def repair(
-    projection: Projection, lsn: Lsn, policy: FillPolicy, make_junk: MakeJunk
+    projection: Projection,
+    lsn: Lsn,
+    policy: FillPolicy,
+    make_junk: MakeJunk,
+    patience: Patience | None = None,
 ) -> Procedure[RepairResult | ChainTrouble]:
+    patience = patience or Patience()
     log, epoch = projection.log, projection.epoch
     has_waited = False
     for _ in range(ROUNDS_MAX):
@@ -85,8 +101,10 @@ def repair(
         # A range that the sequencer does not remember was issued by one that is gone, or very long
         # ago: nobody is on the way there, so waiting would only hold up readers (I4 of append).
         is_forgotten = not peeked.range_first
-        if not has_waited and policy.wait_ms > 0 and not is_forgotten:
+        is_due = is_forgotten or has_waited or lsn <= patience.lsn
+        if not is_due and policy.wait_ms > 0:
             yield Pause(policy.wait_ms)
+            patience.lsn = max(patience.lsn, peeked.last)
             has_waited = True
             continue
         result = yield from _fill(projection, lsn, peeked, make_junk)

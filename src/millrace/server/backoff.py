@@ -10,7 +10,7 @@ I2  A node that came or went is news for every log: all of them may be tried aga
 from millrace.types import LogId, NodeId
 
 PAUSE_S = 1.0
-PAUSE_S_MAX = 60.0
+PAUSE_S_MAX = 15.0
 
 
 class Backoff:

@@ -170,9 +170,12 @@ class KeeperLoop:
             self.steps_done[step.kind] += 1
             self._backoff.succeeded(step.log)
         else:
-            self._backoff.failed(step.log, asyncio.get_running_loop().time())
             self.steps_failed += 1
             self._log("keeper.step_failed", kind=step.kind.value, log=step.log, detail=failed)
+            current, _ = await self._directory.read_projection(step.log)
+            if current is not None and current.epoch == projection.epoch:
+                # Otherwise somebody changed the chain meanwhile: the plan was old, not hopeless.
+                self._backoff.failed(step.log, asyncio.get_running_loop().time())
 
     async def _grow(self, step: Step, projection: Projection) -> str | None:
         learner = step.nodes[0]

@@ -22,6 +22,7 @@ from millrace.core.effects import RunLearn
 from millrace.core.learn import learn
 from millrace.core.messages import (
     ClusterDescribed,
+    DescribeCluster,
     Hello,
     Message,
     NodeDescribed,
@@ -29,7 +30,13 @@ from millrace.core.messages import (
     Refused,
 )
 from millrace.core.procedure import DeadlinePassed
-from millrace.errors import MetadataUnavailable, NotConnected, Unavailable
+from millrace.errors import (
+    BadConfiguration,
+    MetadataUnavailable,
+    NotConnected,
+    Unavailable,
+    WrongPeer,
+)
 from millrace.meta.contract import Repository
 from millrace.meta.directory import ClusterDirectory
 from millrace.meta.embedded import open_embedded
@@ -53,6 +60,7 @@ from millrace.store.lmdb_store import LmdbStore, open_store
 from millrace.types import LogId, NodeId, NodeInfo
 
 LEARN_TIMEOUT_MS = 600_000
+PROBE_TIMEOUT_MS = 1_000
 
 logger = logging.getLogger("millrace")
 
@@ -141,11 +149,25 @@ class Node:
             try:
                 return (await join_cluster(self._repository, settings.name)).id
             except MetadataUnavailable as error:
+                await self._check_metadata_node()
                 if loop.time() >= deadline_s:
                     raise MetadataUnavailable(
                         f"node {self.id} cannot start without the metadata repository: {error}"
                     ) from error
                 await asyncio.sleep(0.1)
+
+    async def _check_metadata_node(self) -> None:
+        """A node that is not up yet is waited for; one of another cluster never will be ours."""
+        address = self.configuration.cluster.metadata_address
+        if address and not self.configuration.hosts_metadata:
+            try:
+                await self._links.ask(address, DescribeCluster(), PROBE_TIMEOUT_MS)
+            except WrongPeer as error:
+                raise BadConfiguration(
+                    f"cluster.metadata_address is {address}, where another answers: {error}"
+                ) from error
+            except Unavailable:
+                return
 
     def _open_store(self, cluster: str) -> None:
         settings = self.configuration
