@@ -12,7 +12,7 @@ from millrace.client.outcomes import BlockAppend, UnknownAppend
 from millrace.codec.drafts import Draft, HeaderPairs
 from millrace.core.append import Append, Appended
 from millrace.errors import LogSealed, MillraceError, RecordTooLarge, TimedOut, UsageError
-from millrace.limits import BLOCK_BYTES_TARGET, RECORD_BYTES_MAX
+from millrace.limits import BATCH_BYTES_WAITING_MAX, BLOCK_BYTES_TARGET, RECORD_BYTES_MAX
 from millrace.runtime.hot_run import Waiter
 from millrace.types import Ack, LogId, Lsn, Token
 
@@ -130,5 +130,41 @@ def test_definite_failures_among_many_say_what_was_appended() -> None:
         with pytest.raises(LogSealed, match="1 of 2 blocks") as raised:
             await all_settled([future, LogSealed("sealed")])
         assert raised.value.appended == [Appended(Lsn(1), Lsn(4))]
+
+    run(body())
+
+
+def test_room_is_not_given_twice() -> None:
+    async def body() -> None:
+        sent = Sent()
+        batcher = Batcher(sent, compress=False, in_flight_max=1)
+        value = bytes(BLOCK_BYTES_TARGET)
+        filling = [add(batcher, value) for _ in range(BATCH_BYTES_WAITING_MAX // len(value) + 1)]
+        await turns()
+        waiting = [add(batcher, value) for _ in range(3)]
+        await turns()
+        sent.answer()
+        await turns()
+        assert batcher._waiting_bytes < BATCH_BYTES_WAITING_MAX + 2 * len(value)
+        while sent.blocks:
+            sent.answer()
+            await turns()
+        positions = [(await task).first for task in (*filling, *waiting)]
+        assert positions == list(range(1, len(positions) + 1))
+
+    run(body())
+
+
+def test_headers_count_into_a_block() -> None:
+    async def body() -> None:
+        sent = Sent()
+        batcher = Batcher(sent, compress=False, in_flight_max=8)
+        headers = (("trace", bytes(BLOCK_BYTES_TARGET // 2)),)
+        tasks = [add(batcher, headers=headers) for _ in range(4)]
+        await turns()
+        assert [block[0].count for block in sent.blocks] == [2, 2]
+        while sent.blocks:
+            sent.answer()
+        await asyncio.gather(*tasks)
 
     run(body())

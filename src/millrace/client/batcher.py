@@ -149,6 +149,7 @@ class Batcher:
             size += len(key)
         if headers:
             batch.has_headers = True
+            size += sum(len(name) + len(content) for name, content in headers)
         self._grew(batch, size)
         return await share.future
 
