@@ -23,7 +23,7 @@ $(STAMP): requirements.lock pyproject.toml
 	touch $(STAMP)
 
 .PHONY: demo
-demo: $(STAMP) ## Start five nodes, append a million records, kill one node, prove nothing was lost
+demo: $(STAMP) ## Five nodes, a million records counted by Spark, one node killed: prove nothing was lost
 	$(BIN)/python -m millrace.demo
 
 .PHONY: test
@@ -52,7 +52,7 @@ docs: $(STAMP) ## Generate the reference pages
 .PHONY: lock
 lock: $(STAMP) ## Pin all dependencies anew
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --extra dev --extra etcd --universal --python-version 3.11 --generate-hashes --no-header --upgrade -o requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --extra dev --extra etcd --extra demo --universal --python-version 3.11 --generate-hashes --no-header --upgrade -o requirements.lock
 
 .PHONY: clean
 clean: ## Remove the environment and caches

@@ -19,7 +19,9 @@ from bench.millrace_peer import MillracePeer
 from bench.nats_peer import NatsPeer
 from bench.peer import Peer
 from bench.runner import Runner, WorkloadResult
-from bench.workloads import FULL, QUICK, Workload, plan
+from bench.spark_profile import SPARK_FULL, SPARK_QUICK
+from bench.spark_results import SparkRun
+from bench.workloads import FULL, PARTS, QUICK, Workload, plan
 from millrace.runtime.memory import keep_freed_memory
 
 PEERS: Final[dict[str, Callable[[], Peer]]] = {
@@ -27,6 +29,7 @@ PEERS: Final[dict[str, Callable[[], Peer]]] = {
     "nats": NatsPeer,
     "limits": LimitsPeer,
 }
+PEERS_OF: Final[dict[str, list[str]]] = {"limits": ["limits"], "spark": []}  # Others: all.
 RESULTS_DIRECTORY: Final = Path(__file__).parent / "results"
 INTERRUPTED: Final = 130
 TABLE_COLUMNS_MIN: Final = 142  # A table cut to a narrow terminal says nothing.
@@ -34,7 +37,7 @@ TABLE_COLUMNS_MIN: Final = 142  # A table cut to a narrow terminal says nothing.
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("command", choices=("all", "append", "read", "limits", "restart"))
+    parser.add_argument("command", choices=("all", *PARTS))
     parser.add_argument("--quick", action="store_true", help="about a minute, rough figures")
     parser.add_argument(
         "--peers", type=_peer_names, default=None, help="comma-separated: millrace,nats,limits"
@@ -60,10 +63,26 @@ async def _measure(runner: Runner, workloads: Sequence[Workload]) -> list[Worklo
     return await runner.run(workloads)
 
 
+def _measure_spark(*, is_quick: bool) -> SparkRun:
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        from bench import spark_run  # PySpark is an extra: the rest runs without it.
+
+        return spark_run.measure(SPARK_QUICK if is_quick else SPARK_FULL)
+    except ModuleNotFoundError as missing:
+        return SparkRun("", failures={"Spark": f"{missing}: `pip install millrace[spark]`"})
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     profile = QUICK if options.quick else FULL
-    names = options.peers or (["limits"] if options.command == "limits" else list(PEERS))
+    names = options.peers or PEERS_OF.get(options.command, list(PEERS))
+    has_spark = options.command == "spark" or (options.command == "all" and "millrace" in names)
     peers = [PEERS[name]() for name in names]
     runner = Runner(profile, peers)
     started, began = datetime.now(), time.perf_counter()
@@ -71,6 +90,7 @@ def main(arguments: Sequence[str]) -> int:
         keep_freed_memory()  # For all clients alike: they run in this process.
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
             results = loop.run(_measure(runner, plan(options.command, profile)))
+        spark = _measure_spark(is_quick=options.quick) if has_spark else None
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("interrupted: servers ended, files removed, nothing saved", file=sys.stderr)
         return INTERRUPTED
@@ -82,12 +102,13 @@ def main(arguments: Sequence[str]) -> int:
         failures=runner.failures,
         results=results,
         seconds=time.perf_counter() - began,
+        spark=spark,
     )
     report.print_table(run, Console(width=max(TABLE_COLUMNS_MIN, Console().width)))
     for path in report.save(run, options.out):
         print(f"saved {path}", file=sys.stderr)
     is_complete = all(not peer.failure for result in results for peer in result.peers.values())
-    return 0 if is_complete and not runner.failures else 1
+    return 0 if is_complete and not run.all_failures else 1
 
 
 if __name__ == "__main__":

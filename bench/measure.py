@@ -102,7 +102,7 @@ class Ratio:
     cpu: float | None
 
 
-def percentile(ordered: Sequence[int], share: float) -> int:
+def percentile(ordered: Sequence[float], share: float) -> float:
     """The nearest-rank percentile of sorted values; `share` is in (0, 1]."""
     assert ordered, "a percentile of nothing"
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

@@ -17,9 +17,11 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
+from bench import spark_report
 from bench.measure import Ratio, Summary, ratio, summarise
 from bench.peer import Kind
 from bench.runner import PeerResult, WorkloadResult
+from bench.spark_results import SparkRun
 from bench.workloads import Profile
 
 SCHEMA: Final = 1
@@ -58,6 +60,12 @@ class Run:
     failures: Mapping[str, str]
     results: Sequence[WorkloadResult]
     seconds: float
+    spark: SparkRun | None = None  # None if the run had no such part.
+
+    @property
+    def all_failures(self) -> dict[str, str]:
+        """By peer, or by part of the Spark benchmark."""
+        return {**self.failures, **(self.spark.failures if self.spark else {})}
 
 
 def ratios(result: WorkloadResult) -> dict[str, Ratio]:
@@ -130,6 +138,7 @@ def as_json(run: Run) -> dict[str, Any]:
         "peers": dict(run.peers),
         "failures": dict(run.failures),
         "results": [_result_json(result) for result in run.results],
+        "spark": None if run.spark is None else spark_report.as_json(run.spark),
     }
 
 
@@ -167,16 +176,23 @@ def as_markdown(run: Run) -> str:
         f"{machine_text}.",
         "",
         *(f"- {name}: {text}" for name, text in run.peers.items()),
-        *(f"- {name} was left out: {text}" for name, text in run.failures.items()),
+        *(f"- {name} was left out: {text}" for name, text in run.all_failures.items()),
         "",
-        "| " + " | ".join(HEADINGS) + " |",
-        "|---|---|" + "--:|" * (len(HEADINGS) - 2),
-        *("| " + " | ".join(row) + " |" for row in rows(run.results)),
-        "",
-        *(f"{note}\n" for note in NOTES),
+        *(_table_lines(run.results) if run.results else []),
+        *(spark_report.as_markdown(run.spark) if run.spark else []),
         *_tuning_lines(run.results),
     ]
     return "\n".join(lines)
+
+
+def _table_lines(results: Sequence[WorkloadResult]) -> list[str]:
+    return [
+        "| " + " | ".join(HEADINGS) + " |",
+        "|---|---|" + "--:|" * (len(HEADINGS) - 2),
+        *("| " + " | ".join(row) + " |" for row in rows(results)),
+        "",
+        *(f"{note}\n" for note in NOTES),
+    ]
 
 
 def _tuning_lines(results: Sequence[WorkloadResult]) -> list[str]:
@@ -192,6 +208,17 @@ def _tuning_lines(results: Sequence[WorkloadResult]) -> list[str]:
 
 
 def print_table(run: Run, console: Console) -> None:
+    if run.results:
+        console.print(_terminal_table(run))
+        for note in NOTES:
+            console.print(note, style="dim", markup=False)
+    if run.spark is not None:
+        spark_report.print_tables(run.spark, console)
+    for name, text in run.all_failures.items():
+        console.print(f"{name} was left out: {text}", style="yellow", markup=False)
+
+
+def _terminal_table(run: Run) -> Table:
     table = Table(title=f"Benchmark {run.name} ({run.profile.name})")
     for number, heading in enumerate(HEADINGS):
         table.add_column(heading, justify="left" if number < 2 else "right", no_wrap=True)
@@ -201,11 +228,7 @@ def print_table(run: Run, console: Console) -> None:
             table.add_section()
         table.add_row("" if row[0] == before else row[0], *row[1:])
         before = row[0]
-    console.print(table)
-    for note in NOTES:
-        console.print(note, style="dim", markup=False)
-    for name, text in run.failures.items():
-        console.print(f"{name} was left out: {text}", style="yellow", markup=False)
+    return table
 
 
 def save(run: Run, directory: Path) -> tuple[Path, Path]:

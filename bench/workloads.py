@@ -5,7 +5,7 @@ count.  The bytes are random, so that compression helps nobody.
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -114,17 +114,25 @@ def limits(profile: Profile) -> list[Workload]:
     ]
 
 
+def nothing(profile: Profile) -> list[Workload]:
+    """Spark has workloads of its own, in the modules `spark_*`."""
+    return []
+
+
+PARTS: Final[dict[str, Callable[[Profile], list[Workload]]]] = {
+    "append": appends,
+    "read": reads,
+    "limits": limits,
+    "restart": restarts,
+    "spark": nothing,
+}
+
+
 def plan(command: str, profile: Profile) -> list[Workload]:
-    parts = {
-        "append": appends,
-        "read": reads,
-        "restart": restarts,
-        "limits": limits,
-    }
     if command == "all":
         # Restarting comes after everything else that needs the same servers.
         return appends(profile) + reads(profile) + restarts(profile)
-    return parts[command](profile)
+    return PARTS[command](profile)
 
 
 def payloads(size: int, count: int) -> list[bytes]:

@@ -8,10 +8,20 @@ await log.append(b"hello")
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Client", "Log", "Reader", "UnknownAppend", "__version__", "connect", "sync"]
+__all__ = [
+    "Client",
+    "Log",
+    "Reader",
+    "Selection",
+    "UnknownAppend",
+    "__version__",
+    "connect",
+    "sync",
+]
 
 if TYPE_CHECKING:
     from millrace.client import Client, Log, Reader, UnknownAppend, connect, sync
+    from millrace.types import Selection
 
 
 def __getattr__(name: str) -> Any:
@@ -22,5 +32,12 @@ def __getattr__(name: str) -> Any:
         client = importlib.import_module("millrace.client")
         if name == "sync":
             return importlib.import_module("millrace.client.sync")
+        if name == "Selection":
+            return importlib.import_module("millrace.types").Selection
         return getattr(client, name)
     raise AttributeError(f"module 'millrace' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What is imported on first use is there, too."""
+    return sorted({*globals(), *__all__})

@@ -206,6 +206,12 @@ class ProtocolError(MillraceError):
     code = "protocol"
 
 
+class RecordsLost(MillraceError):
+    """Records that a query was to read are gone: lost, or trimmed before it came to them."""
+
+    code = "records_lost"
+
+
 class Corruption(MillraceError):
     """Stored or received bytes do not match their checksum."""
 

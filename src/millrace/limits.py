@@ -51,6 +51,17 @@ READ_WINDOW_BYTES: Final = 16 * MIB  # What a reader lets nodes send ahead of wh
 READ_BATCH_BYTES: Final = 4 * MIB  # What a node sends a stream before it serves the next one.
 READ_BUFFER_BLOCKS_MAX: Final = 16_384
 STREAMS_PER_SESSION_MAX: Final = 1_024
+SCAN_BLOCKS_MAX: Final = 2_048  # Blocks of one batch: the smallest cost more time than bytes.
+
+# Selecting.
+SELECT_BATCH_BYTES: Final = 1 * MIB  # What a node looks through before it serves the next stream.
+SELECTION_KEYS_MAX: Final = 1_024
+SELECTION_KEYS_BYTES_MAX: Final = 64 * KIB  # A node keeps them as long as the stream.
+CUT_CREDIT_BYTES_MIN: Final = 1 * KIB  # What the objects around a bare header weigh.
+
+# Weighing.
+WEIGH_PIECES_MAX: Final = 256
+WEIGH_ENTRIES_MAX: Final = 64  # Index entries looked at in each piece.
 
 # Reconfiguration and repair.
 RECONFIGURE_ATTEMPTS_MAX: Final = 32

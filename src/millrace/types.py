@@ -82,12 +82,37 @@ class Record(msgspec.Struct, frozen=True):
     headers: tuple[tuple[str, bytes], ...] = ()
 
 
+RECORD_COLUMNS: Final = ("key", "value", "timestamp", "headers")  # Beside `lsn`.
+
+
 class Gap(msgspec.Struct, frozen=True):
     """Positions `first..last` (inclusive) have no records, for the reason `kind`."""
 
     kind: GapKind
     first: Lsn
     last: Lsn
+
+
+class Selection(msgspec.Struct, frozen=True, array_like=True):
+    """What a reader wants of a log: the storage node leaves out the rest before it sends.
+
+    `columns` are those of a record beside `lsn`, which always comes.  Rows match whose timestamp
+    lies in [time_first_us, time_end_us) and whose key is one of `keys`; None: whatever it is.
+    No columns and no filter give positions alone, at the cost of the blocks' headers.
+    """
+
+    columns: tuple[str, ...] = RECORD_COLUMNS
+    time_first_us: int | None = None
+    time_end_us: int | None = None
+    keys: tuple[bytes, ...] | None = None
+
+    @property
+    def has_times(self) -> bool:
+        return self.time_first_us is not None or self.time_end_us is not None
+
+    @property
+    def has_filter(self) -> bool:
+        return self.keys is not None or self.has_times
 
 
 class Extent(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -101,11 +126,20 @@ class Extent(msgspec.Struct, frozen=True, array_like=True, order=True):
     size: int  # Bytes of the stored block.
 
 
+class Weight(msgspec.Struct, frozen=True, array_like=True):
+    """About how many bytes the blocks of positions [first, end) have."""
+
+    first: Lsn
+    end: Lsn
+    bytes: int
+
+
 class Block:
     """The unit of storing, sending and replicating: consecutive records of one log.
 
     `data` is the whole encoded block (header and body), never copied on its way; the other
-    fields repeat its header.  Replicas of a block are byte for byte the same.
+    fields repeat its header.  Replicas of a block are byte for byte the same.  A block that
+    `is_cut` holds what a reader selected of it: it exists on the wire alone, no store takes one.
     """
 
     __slots__ = (
@@ -115,6 +149,7 @@ class Block:
         "end",
         "epoch",
         "first",
+        "is_cut",
         "kind",
         "last",
         "log",
@@ -132,6 +167,7 @@ class Block:
         token: Token,
         checksum: int,
         data: Buffer,
+        is_cut: bool = False,
     ) -> None:
         self.log = log
         self.first = first
@@ -141,6 +177,7 @@ class Block:
         self.token = token
         self.checksum = checksum
         self.data = data
+        self.is_cut = is_cut
         # Computed once: every layer that a block passes asks for them.
         self.end = Lsn(first + count)
         self.last = Lsn(first + count - 1)

@@ -26,8 +26,16 @@ class Ran:
         return msgspec.json.decode(self.out)
 
     def failed_with(self, *words: str) -> None:
-        """One line that begins with `error:`, says all that, and is no traceback."""
-        assert self.code == 1, (self.out, self.err)
+        """It could not be done: one line that begins with `error:`, says all that, and is no
+        traceback."""
+        self._complained(1, words)
+
+    def refused_with(self, *words: str) -> None:
+        """As `failed_with`, because what was given is wrong."""
+        self._complained(2, words)
+
+    def _complained(self, code: int, words: tuple[str, ...]) -> None:
+        assert self.code == code, (self.code, self.out, self.err)
         assert self.err.startswith("error: ")
         assert "Traceback" not in self.err
         for word in words:

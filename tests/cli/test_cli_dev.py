@@ -1,11 +1,17 @@
 """`millrace dev` and `millrace cluster`, through a cluster's whole life."""
 
+import time
 from pathlib import Path
 
 import pytest
 
+from millrace.errors import Unavailable
 from millrace.local import LocalCluster
+from millrace.local.lock import locked
 from tests.cli.commands import Command
+
+LINE_CHARS_MAX = 300
+SOON_S = 10.0  # A third of what a node may take to start.
 
 
 # The nodes are meant to outlive the command; Python warns when it forgets a running process.
@@ -33,7 +39,7 @@ def _is_well(alone: Command, addresses: str) -> None:
     assert alone("log", "append", "events", "a").out == "1\n"
     status = alone("cluster", "status")
     assert status.code == 0
-    assert status.out.startswith("ok: cluster local: 3 of 3 nodes, 1 logs\n")
+    assert status.out.startswith("ok: cluster local: 3 of 3 nodes live, 1 log\n")
     assert "keeper" in status.out
     shown = alone("cluster", "status", "--format", "json").json
     assert shown["health"]["is_healthy"]
@@ -42,13 +48,14 @@ def _is_well(alone: Command, addresses: str) -> None:
         "b",
         "c",
     ]
-    assert alone("cluster", "check").out == "ok: cluster local: 3 of 3 nodes, 1 logs\n"
+    assert alone("cluster", "check").out == "ok: cluster local: 3 of 3 nodes live, 1 log\n"
     again = alone("dev", "up")
     assert (again.code, again.out.strip()) == (0, addresses)
 
 
 def _degrades(alone: Command) -> None:
-    alone("dev", "kill", "9").failed_with("no node 9")
+    alone("dev", "kill", "9").refused_with("no node 9")
+    alone("dev", "start", "1", "9").refused_with("no node 9")
     assert alone("dev", "kill", "3").err == "node 3 killed\n"
     alone("dev", "kill", "3").failed_with("node 3 does not run")
     assert "stopped" in alone("dev", "status").out
@@ -65,14 +72,21 @@ def _degrades(alone: Command) -> None:
 def _loses_its_metadata(alone: Command) -> None:
     """Node 1 hosts the repository."""
     assert alone("dev", "kill", "1").code == 0
-    alone("log", "ls").failed_with("metadata repository", "Start the node that hosts it")
+    missed = alone("log", "ls")
+    missed.failed_with("metadata repository at 127.0.0.1:", "Start the node that hosts it")
+    assert missed.err.count("metadata repository") == 1
+    assert len(missed.err) < LINE_CHARS_MAX
+    began_s = time.monotonic()
+    alone("dev", "start", "3").failed_with("node 1, which hosts", "millrace dev start 1 3")
+    assert time.monotonic() - began_s < SOON_S
     check = alone("cluster", "check", "--timeout", "500ms", "--format", "json")
     assert check.code == 1
     assert check.json["findings"][0]["problem"] == "unreachable"
 
 
 def _comes_back(alone: Command) -> None:
-    assert alone("dev", "start", "1", "3").err == "node 1 started\nnode 3 started\n"
+    started = alone("dev", "start", "3", "1").err
+    assert started.endswith("node 3 started\nnode 1 started\n")
     read = alone("log", "read", "events", "--format", "raw")
     assert (read.code, read.out) == (0, "a\nb\n")
 
@@ -83,11 +97,46 @@ def _goes_away(alone: Command) -> None:
     told = alone("dev", "status", "--format", "json").json
     assert [node["pid"] for node in told["nodes"]] == [None] * 3
     alone("log", "ls").failed_with("no node of the cluster answers")
-    alone("dev", "down", "--wipe").failed_with("--yes")
+    alone("dev", "down", "--wipe").refused_with("--yes")
     assert alone("dev", "down", "--wipe", "--yes").code == 0
     assert not Path(".millrace/dev").exists()
 
 
 def test_up_that_fails_leaves_nothing(alone: Command) -> None:
-    alone("dev", "up", "--nodes", "0").failed_with("between 1 and 64")
+    for nodes in ("0", "65"):
+        alone("dev", "up", "--nodes", nodes).refused_with("--nodes")
     assert not Path(".millrace").exists()
+
+
+def test_a_folder_with_other_things_in_it_is_left_alone(alone: Command, tmp_path: Path) -> None:
+    """Whoever removes a cluster removes its folder."""
+    precious = tmp_path / "mine" / "thesis.txt"
+    precious.parent.mkdir()
+    precious.write_text("the only copy")
+    up = alone("dev", "up", "--folder", str(precious.parent))
+    up.refused_with("is not empty", "a folder of its own")
+    assert [path.name for path in precious.parent.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("verb", ["up", "down", "kill 1", "stop 1", "start 1"])
+def test_one_command_at_a_time_changes_a_cluster(alone: Command, verb: str) -> None:
+    folder = Path(".millrace/dev").absolute()
+    LocalCluster.create(folder, 1)
+    with locked(folder):
+        alone("dev", *verb.split()).failed_with("another `millrace dev` command", str(folder))
+        assert alone("dev", "status").code == 0  # Looking is allowed.
+
+
+def test_a_node_that_is_slow_to_start_is_told_of(tmp_path: Path) -> None:
+    """Its metadata repository is elsewhere, and does not answer."""
+    folder = tmp_path / "cluster"
+    cluster = LocalCluster.create(folder, 1, etcd=["http://127.0.0.1:1"])
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        cluster.kill(1)
+
+    with pytest.raises(Unavailable, match="node 1 stopped while starting"):
+        cluster.start(say=say)
+    assert said == [f"node 1 does not serve yet; its log is {folder}/node-1/node.log"]

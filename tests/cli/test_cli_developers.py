@@ -36,11 +36,15 @@ def test_explaining_a_seed(alone: Command) -> None:
 
 
 def test_canaries(alone: Command) -> None:
-    listed = alone("sim", "canaries").out.split()
-    assert listed == alone("sim", "canaries", "--format", "json").json
+    listed = alone("sim", "canaries").out.splitlines()
+    told = alone("sim", "canaries", "--format", "json").json
+    assert len(listed) == len(told) + 1
+    for line, canary in zip(listed[1:], told, strict=True):
+        assert line.split(maxsplit=1) == [canary["name"], canary["meaning"]]
+        assert canary["meaning"].endswith(".")
     ran = alone("sim", "run", "--canary", "reads_from_the_head", "--seeds", "50")
     assert (ran.code, "found by seed" in ran.out) == (0, True)
-    alone("sim", "run", "--canary", "nightingale").failed_with("millrace sim canaries")
+    alone("sim", "run", "--canary", "nightingale").refused_with("millrace sim canaries")
 
 
 @pytest.mark.parametrize("text", ["", "nonsense\n", "\xff\xfe"])

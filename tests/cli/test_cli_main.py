@@ -64,7 +64,7 @@ def test_version(alone: Command) -> None:
 
 
 def test_no_cluster_named(alone: Command) -> None:
-    alone("log", "ls").failed_with("--cluster", "MILLRACE_CLUSTER", "millrace dev up")
+    alone("log", "ls").refused_with("--cluster", "MILLRACE_CLUSTER", "millrace dev up")
 
 
 def test_no_node_reachable(alone: Command) -> None:
@@ -73,9 +73,9 @@ def test_no_node_reachable(alone: Command) -> None:
 
 
 def test_what_is_not_an_address(alone: Command) -> None:
-    alone("log", "ls", "--cluster", "nonsense").failed_with("nonsense")
+    alone("log", "ls", "--cluster", "nonsense").refused_with("nonsense")
 
 
 def test_no_local_cluster(alone: Command) -> None:
     for verb in ("status", "down"):
-        alone("dev", verb).failed_with("no local cluster", "millrace dev up")
+        alone("dev", verb).refused_with("no local cluster", "millrace dev up")

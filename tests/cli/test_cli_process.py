@@ -75,6 +75,18 @@ def test_following_until_control_c(cluster: LocalCluster, millrace: Command) -> 
     assert tail.returncode == 130
 
 
+def test_following_until_the_log_is_sealed(cluster: LocalCluster, millrace: Command) -> None:
+    millrace("log", "create", "ending")
+    millrace("log", "append", "ending", "old")
+    tail = start_process("log", "tail", "ending", "--format", "raw", cluster=cluster)
+    assert tail.stdout.readline() == b"old\n"
+    millrace("log", "append", "ending", "last")
+    millrace("log", "seal", "ending", "--yes")
+    said = b"log ending is sealed: nothing comes after 2\n"
+    assert tail.communicate(timeout=WAIT_S) == (b"last\n", said)
+    assert tail.returncode == 0
+
+
 def test_control_c_while_a_cluster_starts_leaves_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
     process = start_process("dev", "up", "--nodes", "3", "--folder", str(folder))

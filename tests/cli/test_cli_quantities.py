@@ -2,6 +2,7 @@ import pytest
 
 from millrace.cli.quantities import (
     parse_duration_ms,
+    parse_moment_us,
     parse_size_bytes,
     show_duration,
     show_size,
@@ -43,6 +44,42 @@ def test_sizes(text: str, expected: int) -> None:
 def test_what_is_not_a_size(text: str) -> None:
     with pytest.raises(UsageError):
         parse_size_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1970-01-01", 0),
+        ("1970-01-01T00:00:01", 1_000_000),
+        ("1970-01-01 00:00:01Z", 1_000_000),
+        ("1970-01-01T02:00+02:00", 0),
+        ("1969-12-31T23:59:59.999999", -1),
+        ("0", 0),
+        ("1787306400.123457", 1_787_306_400_123_457),
+        (" 1787306400 ", 1_787_306_400_000_000),
+        ("20260821.0", 20_260_821_000_000),
+    ],
+)
+def test_moments(text: str, expected: int) -> None:
+    assert parse_moment_us(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "not a time"),
+        ("noon", "not a time"),
+        ("10:00", "not a time"),
+        ("-5", "not a time"),
+        ("2026-13-01", "not a time"),
+        ("1.1234567", "not a time"),
+        ("20260821", "write 2026-08-21 or 20260821.0"),
+        ("1787306400000", "give seconds, not milliseconds"),
+    ],
+)
+def test_what_is_not_a_moment(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        parse_moment_us(text)
 
 
 def test_amounts_are_shown_as_people_write_them() -> None:

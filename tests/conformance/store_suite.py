@@ -5,86 +5,46 @@ room in bytes and returns a `StoreRig`.  The LMDB store and the simulator's disk
 """
 
 import random
-from collections.abc import Callable
-from typing import Protocol
 
 import pytest
 
-from millrace.codec.blocks import draft, junk, place
-from millrace.core.log_state import Fence, LogState
+from millrace.codec.blocks import junk
+from millrace.core.log_state import Fence
 from millrace.core.messages import Refusal, Standing
 from millrace.errors import CorruptBlock
 from millrace.limits import KIB, MIB
-from millrace.store.contract import Store, StoreFailed
-from millrace.types import LSN_MAX, Ack, Block, EntryKind, Epoch, LogId, Lsn, NodeId, Token
+from millrace.store.contract import StoreFailed
+from millrace.types import LSN_MAX, Ack, EntryKind, Epoch, LogId, Lsn, Token
+from tests.conformance.store_finding_suite import StoreFindingSuite
+from tests.conformance.store_rig import (
+    COPYSET,
+    LOG,
+    MEMBER,
+    OTHER,
+    SMALL_ROOM_BYTES,
+    OpenRig,
+    StoreRig,
+    held,
+    known,
+    make_block,
+    scanned,
+)
 
-LOG = LogId(7)
-OTHER = LogId(8)
-COPYSET = (NodeId(1), NodeId(2), NodeId(3))
-ROOM_BYTES = 256 * MIB
-SMALL_ROOM_BYTES = 16 * MIB
-MEMBER = Fence(Epoch(3), Token(1, 2), Standing.MEMBER)
-
-
-class StoreRig(Protocol):
-    """A store under test and what can happen to it."""
-
-    @property
-    def store(self) -> Store: ...
-
-    def settle(self, ack: Ack = Ack.DISK) -> StoreFailed | None:
-        """Queue a barrier and run the owner's loop until it is answered."""
-
-    def crash(self) -> None:
-        """Lose all that is not durable, then open again."""
-
-    def reopen(self) -> None:
-        """Close in order, then open again."""
-
-    def damage(self, block: Block) -> None:
-        """Flip a bit in the body of the stored copy; the store has it in memory no more."""
-
-
-OpenRig = Callable[[int], StoreRig]
+__all__ = [
+    "COPYSET",
+    "LOG",
+    "MEMBER",
+    "OTHER",
+    "OpenRig",
+    "StoreRig",
+    "StoreSuite",
+    "held",
+    "known",
+    "make_block",
+]
 
 
-def make_block(
-    first: int,
-    count: int = 1,
-    *,
-    log: LogId = LOG,
-    size: int = 64,
-    timestamp_us: int = 0,
-    epoch: int = 3,
-) -> Block:
-    """A block of `count` records of which the first has `size` bytes that differ per position."""
-    value = random.Random(first).randbytes(size)
-    body = draft([value] + [b""] * (count - 1), timestamps_us=timestamp_us, compress=False)
-    return place(body, log, Epoch(epoch), Lsn(first), Token(9, first))
-
-
-def held(store: Store, log: LogId = LOG, first: int = 1, end: int = LSN_MAX) -> list[int]:
-    return [extent.first for extent in store.index(log, Lsn(first), Lsn(end), 1_000_000)]
-
-
-def scanned(store: Store, first: int, end: int, bytes_max: int = 64 * MIB) -> list[bytes]:
-    scan = store.scan(LOG, Lsn(first), Lsn(end), bytes_max)
-    data = [bytes(block.data) for block in scan.blocks]
-    scan.release()
-    return data
-
-
-def known(store: Store, log: LogId = LOG) -> LogState:
-    state = store.state(log)
-    assert state is not None
-    return state
-
-
-class StoreSuite:
-    @pytest.fixture
-    def rig(self, open_rig: OpenRig) -> StoreRig:
-        return open_rig(ROOM_BYTES)
-
+class StoreSuite(StoreFindingSuite):
     # -- Putting and reading --------------------------------------------------------------------
 
     def test_a_block_can_be_read_before_it_is_durable(self, rig: StoreRig) -> None:
@@ -378,47 +338,6 @@ class StoreSuite:
         rig.settle()
         rig.crash()
         assert rig.store.logs() == []
-
-    # -- Finding --------------------------------------------------------------------------------
-
-    @pytest.mark.parametrize("is_reopened", [False, True], ids=["fresh", "reopened"])
-    def test_find_by_time(self, rig: StoreRig, is_reopened: bool) -> None:
-        for number in range(20):
-            if number % 5 == 3:
-                block = junk(LOG, Lsn(1 + 10 * number), 10, EntryKind.HOLE)
-            else:
-                block = make_block(1 + 10 * number, 10, timestamp_us=1000 * number)
-            rig.store.put(block, COPYSET, Ack.DISK)
-        if is_reopened:
-            rig.reopen()
-        find = rig.store.find_time
-        assert [find(LOG, stamp) for stamp in (0, 1, 1000, 1001, 2001, 19_000)] == [
-            1, 11, 11, 21, 41, 191,
-        ]  # fmt: skip
-        assert find(LOG, 19_001) == 201
-        rig.store.trim(LOG, Lsn(25))
-        assert find(LOG, 0) == 25
-
-    def test_find_by_time_among_timestamps_that_do_not_grow(self, rig: StoreRig) -> None:
-        """Retention trims below the answer: an old record in between must not hide young ones."""
-        for number, stamp in enumerate((5000, 9000, 1, 7000, 7001)):
-            block = make_block(1 + number, timestamp_us=stamp)
-            rig.store.put(block, COPYSET, Ack.DISK)
-        find = rig.store.find_time
-        assert [find(LOG, stamp) for stamp in (0, 5000, 5001, 9000, 9001)] == [1, 1, 2, 2, 6]
-
-    @pytest.mark.parametrize("is_reopened", [False, True], ids=["fresh", "reopened"])
-    def test_find_by_size(self, rig: StoreRig, is_reopened: bool) -> None:
-        blocks = [make_block(first, size=1000) for first in range(1, 41)]
-        for block in blocks:
-            rig.store.put(block, COPYSET, Ack.DISK)
-        if is_reopened:
-            rig.reopen()
-        size, find = blocks[0].size, rig.store.find_size
-        kept = [0, 1, size, size + 1, 10 * size, 30 * size, 39 * size, 40 * size, 99 * size]
-        assert [find(LOG, one) for one in kept] == [41, 40, 40, 39, 31, 11, 2, 1, 1]
-        rig.store.trim(LOG, Lsn(21))
-        assert [find(LOG, one * size) for one in (5, 15, 20, 30)] == [36, 26, 21, 21]
 
     # -- Damage and full disks ------------------------------------------------------------------
 

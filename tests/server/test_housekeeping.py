@@ -43,6 +43,9 @@ class NoOutbox:
     def is_writable(self, session: int) -> bool:
         return True
 
+    def after_others(self, call: Any) -> None:
+        raise AssertionError("nobody reads here")
+
 
 async def is_copy_kept(
     listed: Projection | None, current: Projection | None, sealed_epoch: int

@@ -24,10 +24,12 @@ MAY_IMPORT = {
     "server": CORE | {"codec", "store", "runtime", "meta"},
     "client": CORE | {"codec", "runtime", "meta"},
     "local": WORDS,
+    "spark": CORE | {"client", "codec"},
     "scenario": CORE | {"codec", "store", "server"},
     "sim": CORE | {"codec", "store", "server", "meta", "scenario"},
-    "demo": CORE | {"client", "local", "meta", "runtime"},
-    "cli": CORE | {"client", "codec", "local", "server", "sim", "scenario", "meta", "runtime"},
+    "demo": CORE | {"client", "local", "meta", "runtime", "spark"},
+    "cli": CORE
+    | {"client", "codec", "local", "server", "sim", "scenario", "meta", "runtime", "spark"},
 }
 # What the core may never touch: the outside world and chance.
 IMPURE = {

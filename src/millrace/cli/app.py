@@ -8,11 +8,10 @@ import typer
 
 import millrace
 from millrace.cli import bench, cluster, dev, log, log_records, node, scenario, sim
+from millrace.cli.main import FAILED, WRONG
 from millrace.cli.output import Format
 from millrace.cli.quantities import show_duration
 from millrace.cli.session import CLUSTER_VARIABLE, TIMEOUT_MS, Session, duration_ms
-
-WRONG = 2
 
 app = typer.Typer(
     name="millrace",
@@ -81,7 +80,7 @@ def run_app(arguments: list[str]) -> int:
     except WrongCommandLine as error:
         return _complain(error)
     except typer.Abort:
-        return 1
+        return FAILED
     return code if isinstance(code, int) else 0
 
 

@@ -15,8 +15,9 @@ from typing import Final
 import msgspec
 
 from millrace.cli.output import Output
+from millrace.cli.quantities import parse_moment_us
 from millrace.cli.stdin_lines import StdinLines
-from millrace.client import Log, UnknownAppend, positions
+from millrace.client import Log, UnknownAppend
 from millrace.codec.drafts import HeaderPairs
 from millrace.core.append import Appended
 from millrace.errors import OutcomeUnknown, UsageError
@@ -48,7 +49,7 @@ class Stamp(msgspec.Struct, frozen=True):
             (name, to_bytes(value))
             for name, _, value in (header.partition("=") for header in headers)
         )
-        moment = None if timestamp is None else positions.parse(f"@{timestamp}").offset
+        moment = None if timestamp is None else parse_moment_us(timestamp)
         return cls(None if key is None else to_bytes(key), pairs, moment)
 
 

@@ -64,7 +64,8 @@ def _show(output: Output, status: "ClusterStatus", verdict: health.Health) -> No
 
 
 def _show_findings(output: Output, verdict: health.Health) -> None:
-    counted = f"{verdict.nodes_live} of {verdict.nodes} nodes, {verdict.logs} logs"
+    logs = "1 log" if verdict.logs == 1 else f"{verdict.logs} logs"
+    counted = f"{verdict.nodes_live} of {verdict.nodes} nodes live, {logs}"
     if verdict.is_healthy:
         output.line(f"ok: cluster {verdict.cluster}: {counted}", Tone.GOOD)
         return

@@ -2,14 +2,16 @@
 
 I1  `up` leaves a cluster that serves, or nothing that it started.
 I2  Data is removed only by `down --wipe`, which asks.
+I3  One command at a time changes a folder's cluster; another says so and ends.
 """
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -24,9 +26,9 @@ from millrace.cli.session import (
     session_of,
 )
 from millrace.errors import Unavailable, UsageError
-
-if TYPE_CHECKING:
-    from millrace.local import LocalCluster
+from millrace.local import LocalCluster
+from millrace.local.cluster import NODES_MAX
+from millrace.local.lock import locked
 
 NODES = 5
 FIRST_PORT = 7701  # As in the documentation; other ports if somebody has them.
@@ -51,7 +53,8 @@ NumbersArgument = Annotated[list[int], typer.Argument(metavar="NODE...", help="T
 def up(
     context: typer.Context,
     nodes: Annotated[
-        int | None, typer.Option("--nodes", show_default="5", help="How many nodes.")
+        int | None,
+        typer.Option("--nodes", min=1, max=NODES_MAX, show_default="5", help="How many nodes."),
     ] = None,
     folder: FolderOption = None,
     etcd: Annotated[
@@ -71,27 +74,17 @@ def up(
     ] = None,
 ) -> None:
     """Start a local cluster, or the stopped nodes of the one that is there."""
-    from millrace.local import LocalCluster
-
     session = session_of(context)
     place = _folder(folder)
-    if (place / "cluster.json").exists():
-        cluster = LocalCluster.open(place)
-        if nodes is not None and nodes != len(cluster.nodes):
-            raise UsageError(
-                f"the cluster in {place} has {len(cluster.nodes)} nodes, not {nodes}: "
-                "`millrace dev down --wipe` removes it"
-            )
-        cluster.start()
-    else:
-        places = [part for text in location or () for part in text.split(",")]
-        urls = [url.strip() for url in etcd.split(",") if url.strip()]
-        count = NODES if nodes is None else nodes
-        cluster = LocalCluster.create(
-            place, count, etcd=urls, locations=places, first_port=FIRST_PORT
-        )
-        _start_or_remove(cluster)
-    run_async(_wait_for_keeper(session, cluster))
+    place.mkdir(parents=True, exist_ok=True)
+    with locked(place):
+        if (place / "cluster.json").exists():
+            cluster = _restart(session, place, nodes)
+        else:
+            places = [part for text in location or () for part in text.split(",")]
+            urls = [url.strip() for url in etcd.split(",") if url.strip()]
+            cluster = _make(session, place, nodes or NODES, urls, places)
+        run_async(_wait_for_keeper(session, cluster))
     _announce(session, cluster, place)
 
 
@@ -103,15 +96,15 @@ def down(
     yes: YesOption = False,
 ) -> None:
     """Stop every node.  Data stays, and `dev up` starts them again, unless you --wipe."""
-    cluster = _open(folder)
     output = session_of(context).output()
-    if wipe:
-        confirm(f"Remove {cluster.folder} and all its data?", yes=yes)
-        cluster.destroy()
-        output.say(f"removed {cluster.folder}")
-    else:
-        cluster.stop_all()
-        output.say("stopped; `millrace dev up` starts it again, `dev down --wipe` removes it")
+    with _opened(folder) as cluster:
+        if wipe:
+            confirm(f"Remove {cluster.folder} and all its data?", yes=yes)
+            cluster.destroy()
+            output.say(f"removed {cluster.folder}")
+        else:
+            cluster.stop_all()
+            output.say("stopped; `millrace dev up` starts it again, `dev down --wipe` removes it")
 
 
 @app.command()
@@ -129,7 +122,12 @@ def stop(context: typer.Context, numbers: NumbersArgument, folder: FolderOption 
 @app.command()
 def start(context: typer.Context, numbers: NumbersArgument, folder: FolderOption = None) -> None:
     """Start nodes that were stopped or killed."""
-    _each(context, folder, numbers, "started", lambda cluster, number: cluster.start([number]))
+    output = session_of(context).output()
+    with _opened(folder) as cluster:
+        cluster.check_startable(numbers)
+        cluster.start(numbers, output.say)  # Together: some may need others.
+    for number in numbers:
+        output.say(f"node {number} started")
 
 
 @app.command()
@@ -137,7 +135,7 @@ def status(
     context: typer.Context, folder: FolderOption = None, format: FormatOption = None
 ) -> None:
     """Show the processes of the local cluster.  `millrace cluster status` shows its health."""
-    cluster = _open(folder)
+    cluster = LocalCluster.open(_folder(folder))
     output = session_of(context).output(format)
     running = {node.id: cluster.is_running(node.id) for node in cluster.nodes}
     if output.is_json:
@@ -175,10 +173,13 @@ def _folder(folder: Path | None) -> Path:
     return folder.absolute() if folder is not None else dev_folder()
 
 
-def _open(folder: Path | None) -> "LocalCluster":
-    from millrace.local import LocalCluster
-
-    return LocalCluster.open(_folder(folder))
+@contextmanager
+def _opened(folder: Path | None) -> Iterator[LocalCluster]:
+    """The cluster, for a command that changes it; keeps I3."""
+    place = _folder(folder)
+    LocalCluster.open(place)  # Says so if there is none: only what is there can be locked.
+    with locked(place):
+        yield LocalCluster.open(place)
 
 
 def _each(
@@ -186,21 +187,42 @@ def _each(
     folder: Path | None,
     numbers: list[int],
     done: str,
-    act: Callable[["LocalCluster", int], None],
+    act: Callable[[LocalCluster, int], None],
 ) -> None:
-    cluster = _open(folder)
-    for number in numbers:
-        cluster.node(number)  # A wrong number is found before anything happens.
-    for number in numbers:
-        act(cluster, number)
-        session_of(context).output().say(f"node {number} {done}")
+    with _opened(folder) as cluster:
+        for number in numbers:
+            cluster.node(number)  # A wrong number is found before anything happens.
+        for number in numbers:
+            act(cluster, number)
+            session_of(context).output().say(f"node {number} {done}")
 
 
-def _start_or_remove(cluster: "LocalCluster") -> None:
+def _restart(session: Session, place: Path, nodes: int | None) -> LocalCluster:
+    cluster = LocalCluster.open(place)
+    if nodes is not None and nodes != len(cluster.nodes):
+        raise UsageError(
+            f"the cluster in {place} has {len(cluster.nodes)} nodes, not {nodes}: "
+            "`millrace dev down --wipe` removes it"
+        )
+    cluster.start(say=session.output().say)
+    return cluster
+
+
+def _make(
+    session: Session, place: Path, nodes: int, etcd: list[str], locations: list[str]
+) -> LocalCluster:
+    cluster = LocalCluster.create(
+        place, nodes, etcd=etcd, locations=locations, first_port=FIRST_PORT
+    )
+    _start_or_remove(cluster, session.output().say)
+    return cluster
+
+
+def _start_or_remove(cluster: LocalCluster, say: Callable[[str], None]) -> None:
     """Keeps I1.  Nodes are started in a thread, which Ctrl-C does not reach: it always knows the
     processes that it made."""
     with ThreadPoolExecutor(max_workers=1) as pool:
-        starting = pool.submit(cluster.start)
+        starting = pool.submit(cluster.start, say=say)
         try:
             starting.result()
         except (KeyboardInterrupt, Unavailable):
@@ -213,7 +235,7 @@ def _start_or_remove(cluster: "LocalCluster") -> None:
             raise
 
 
-async def _wait_for_keeper(session: Session, cluster: "LocalCluster") -> None:
+async def _wait_for_keeper(session: Session, cluster: LocalCluster) -> None:
     """Nodes elect a keeper just after they start; until then the cluster does not look well."""
     import asyncio
 
@@ -226,7 +248,7 @@ async def _wait_for_keeper(session: Session, cluster: "LocalCluster") -> None:
             await asyncio.sleep(KEEPER_POLL_S)
 
 
-def _announce(session: Session, cluster: "LocalCluster", place: Path) -> None:
+def _announce(session: Session, cluster: LocalCluster, place: Path) -> None:
     output = session.output()
     output.line(",".join(cluster.addresses))
     output.say(f"{len(cluster.nodes)} nodes serve; their folder is {place}", Tone.GOOD)

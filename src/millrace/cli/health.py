@@ -92,12 +92,12 @@ def _of_nodes(status: "ClusterStatus") -> Iterator[Finding]:
     for node in status.nodes:
         subject = f"node {node.info.id}"
         if not node.is_live:
-            detail = f"dead: {node.info.address} holds no lease; start it again"
+            detail = f"dead: no sign of life from {node.info.address}; start it again"
             yield _finding(Problem.NODE_DEAD, Level.CRITICAL, subject, detail)
         elif node.description is None:
             detail = (
-                f"{node.info.address} does not answer, though its lease is held: it died just "
-                "now, or the network between here and there is down"
+                f"silent: {node.info.address} does not answer here, though the cluster hears of "
+                "it: it died just now, or the network between here and there is down"
             )
             yield _finding(Problem.NODE_SILENT, Level.CRITICAL, subject, detail)
         else:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(name="log", help="Make, fill, read and look after logs.", no_args_is_help=True)
 
+_UNTOLD = "–"  # Whoever knows does not answer.
+
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The log.")]
 
 
@@ -119,20 +121,23 @@ def list_logs(context: typer.Context, format: FormatOption = None) -> None:
 
 @app.command()
 def info(context: typer.Context, name: NameArgument, format: FormatOption = None) -> None:
-    """Show a log: where it begins and ends, its chain, what each node holds."""
+    """Show a log: where it begins and ends, its chain, what each node holds.
+
+    Only looks: a node that does not answer is shown so, and stays in the chain.
+    """
     session = session_of(context)
 
     async def work() -> "LogDescription":
         async with session.connected() as client:
             log = await session.within(client.log(name))
-            return await session.within(log.describe())
+            return await log.describe(timeout_ms=session.timeout_ms)
 
     description = run_async(work())
     output = session.output(format)
     if output.is_json:
         output.json(description)
     else:
-        _show(output, description)
+        show(output, description)
 
 
 @app.command()
@@ -255,15 +260,17 @@ def _retention(attributes: LogAttributes) -> str:
     return ", ".join(limits) or "all"
 
 
-def _show(output: Output, description: "LogDescription") -> None:
+def show(output: Output, description: "LogDescription") -> None:
     info, projection = description.info, description.projection
     attributes = info.attributes
+    start, end, issued = description.trim_end, description.readable_end, description.issued_last
+    records = _UNTOLD if start is None or end is None else max(end - start, 0)
     facts: list[tuple[str, Any]] = [
         ("state", _state(projection)),
-        ("records", max(description.readable_end - description.trim_end, 0)),
-        ("begins at", description.trim_end),
-        ("next position", description.readable_end),
-        ("last issued", "–" if description.issued_last is None else description.issued_last),
+        ("records", records),
+        ("begins at", _UNTOLD if start is None else start),
+        ("next position", _UNTOLD if end is None else end),
+        ("last issued", _UNTOLD if issued is None else issued),
         ("epoch", f"{projection.epoch}, since {projection.reason.value}"),
         ("nodes", f"{show_chain(projection.chain)} ({_copies(projection)})"),
         ("sequencer", f"node {projection.sequencer}"),

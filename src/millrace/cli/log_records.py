@@ -12,15 +12,17 @@ from millrace.cli.log import NameArgument
 from millrace.cli.output import Cell, Output, Tone
 from millrace.cli.records import Renderer, json_of, renderer_of, show_gap
 from millrace.cli.session import FormatOption, Session, run_async, session_of
-from millrace.errors import UsageError
+from millrace.errors import TimedOut, UsageError
 from millrace.types import Ack, Gap
 
 if TYPE_CHECKING:
     from millrace.cli.copies import Copy
-    from millrace.client import Reader
-    from millrace.types import Record
+    from millrace.client import Log, Reader
+    from millrace.core.read_stream import Deliver
+    from millrace.types import Lsn, Record
 
 RECORDS_MAX = 1 << 62
+LOOK_MS = 500  # How often a log that brings nothing is looked at: is it sealed?
 
 RecordFormatOption = Annotated[
     str,
@@ -58,7 +60,10 @@ def append(
     timestamp: Annotated[
         str | None,
         typer.Option(
-            "--timestamp", metavar="TIME", help="Instead of now: 2026-08-21T10:00:00, or seconds."
+            "--timestamp",
+            metavar="TIME",
+            help="Instead of now: 2026-08-21T10:00:00, with a zone (Z, +02:00) or in UTC; "
+            "2026-08-21; or seconds since 1970, like 1787306400.25.",
         ),
     ] = None,
     batch: Annotated[
@@ -136,18 +141,22 @@ def tail(
     ] = True,
     format: RecordFormatOption = "",
 ) -> None:
-    """Show the newest records, and those to come."""
+    """Show the newest records, and those to come.  Ends when the log is sealed."""
     session = session_of(context)
     shown = format or session.format.value
     renderer = Renderer(shown, is_endless=follow)
+    output = session.output()
 
     async def work() -> None:
         async with session.connected() as client:
             log = await session.within(client.log(name))
-            until = None if follow else "end"
-            first = f"-{count}" if count else "end"
-            async with await session.within(log.read(first, until)) as reader:
-                await _print_all(session.output(), reader, renderer, None)
+            first = await log.resolve(f"-{count}", timeout_ms=session.timeout_ms)
+            if follow:
+                end = await _print_until_sealed(output, log, first, renderer)
+                output.say(f"log {name} is sealed: nothing comes after {end - 1}")
+                return
+            async with await session.within(log.read(first)) as reader:
+                await _print_all(output, reader, renderer, None)
 
     run_async(work())
 
@@ -191,14 +200,40 @@ async def _print_all(
     left = RECORDS_MAX if count is None else count
     output.write(renderer.begin())
     while left > 0 and (part := await reader.take()) is not None:
-        if isinstance(part, Gap):
-            _print_gap(output, renderer, part)
-        else:
-            text, printed = renderer.block(part, left)
-            output.write(text)
-            left -= printed
-        output.flush()
+        left -= _print_part(output, renderer, part, left)
     output.write(renderer.end())
+
+
+async def _print_until_sealed(output: Output, log: "Log", first: "Lsn", renderer: Renderer) -> int:
+    """Follow the log; when it is sealed and all was printed, the end that it has for good."""
+    end: int | None = None
+    position: int = first
+    async with log.reader(first, None) as reader:
+        while True:
+            # A seal changes the chain, which the reader hears of: nobody is asked until then.
+            if end is None and log.projection.is_sealed:
+                _, end = await log.readable_bounds()
+            if end is not None and position >= end:
+                return end
+            try:
+                part = await reader.take(LOOK_MS)
+            except TimedOut:
+                continue
+            assert part is not None
+            _print_part(output, renderer, part, RECORDS_MAX)
+            position = part.last + 1 if isinstance(part, Gap) else part.end
+
+
+def _print_part(output: Output, renderer: Renderer, part: "Deliver | Gap", records_max: int) -> int:
+    """How many records were printed."""
+    printed = 0
+    if isinstance(part, Gap):
+        _print_gap(output, renderer, part)
+    else:
+        text, printed = renderer.block(part, records_max)
+        output.write(text)
+    output.flush()
+    return printed
 
 
 def _print_gap(output: Output, renderer: Renderer, gap: Gap) -> None:

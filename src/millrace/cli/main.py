@@ -2,7 +2,7 @@
 
   0    done, or the answer is "healthy"
   1    the command failed, or the answer is "not healthy"
-  2    the command line itself is wrong
+  2    what was given is wrong: the command line, its input or a configuration
   130  Ctrl-C
 
 `node run FILE` does not go through Typer: nodes start without loading it.
@@ -16,11 +16,32 @@ import os
 import sys
 from collections.abc import Sequence
 
-from millrace.errors import MillraceError
+from millrace.errors import (
+    LogExists,
+    LogSealed,
+    MillraceError,
+    PositionBeyondTail,
+    PositionTrimmed,
+    TooFewNodes,
+    UnknownLog,
+    UsageError,
+    WrongDataDirectory,
+)
 
 DONE = 0
 FAILED = 1
+WRONG = 2
 INTERRUPTED = 130
+# The same command may do tomorrow: what it met is in another state than it needs.
+STATE_ERRORS = (
+    LogExists,
+    LogSealed,
+    PositionBeyondTail,
+    PositionTrimmed,
+    TooFewNodes,
+    UnknownLog,
+    WrongDataDirectory,
+)
 # Options that mean the same for every command may stand anywhere on the line.
 GLOBAL_OPTIONS = ("--cluster", "--timeout")
 GLOBAL_WITH_VALUE = tuple((option, "=") for option in GLOBAL_OPTIONS)
@@ -37,7 +58,7 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
         return code
     except MillraceError as error:
-        return _complain(str(error))
+        return _complain(str(error), code_of(error))
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -85,10 +106,15 @@ def hoist(arguments: Sequence[str]) -> list[str]:
     return front + rest + waiting
 
 
-def _complain(message: str) -> int:
+def code_of(error: MillraceError) -> int:
+    is_wrong = isinstance(error, UsageError) and not isinstance(error, STATE_ERRORS)
+    return WRONG if is_wrong else FAILED
+
+
+def _complain(message: str, code: int = FAILED) -> int:
     with contextlib.suppress(BrokenPipeError):
         print(f"error: {message}", file=sys.stderr, flush=True)
-    return FAILED
+    return code
 
 
 def _silence_stdout() -> None:

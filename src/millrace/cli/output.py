@@ -151,4 +151,7 @@ def confirm(question: str, *, yes: bool) -> None:
         raise UsageError(f"{question} Nothing was changed: add --yes to go ahead")
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise UsageError("nothing was changed")
+        import typer
+
+        print("nothing was changed", file=sys.stderr)
+        raise typer.Abort

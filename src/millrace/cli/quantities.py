@@ -1,9 +1,12 @@
-"""How people write amounts: `7d`, `12h`, `30m`, `1.5s`, `200ms`; `10GiB`, `500MB`, `4096`.
+"""How people write amounts: `7d`, `12h`, `30m`, `1.5s`, `200ms`; `10GiB`, `500MB`, `4096`; and
+moments: `2026-08-21`, `2026-08-21T10:00:00+02:00`, `1787306400.25`.
 
 Parsing refuses with what would have been right; showing picks the unit a person would.
 """
 
+import datetime
 import re
+from decimal import Decimal
 from typing import Final
 
 from millrace.errors import UsageError
@@ -29,6 +32,10 @@ SIZE_UNITS_BYTES: Final = {
     "TIB": 1 << 40,
 }
 _AMOUNT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_SECONDS: Final = re.compile(r"[0-9]+(?:\.[0-9]{1,6})?")
+_DATE_WITHOUT_DASHES: Final = re.compile(r"(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])[0-3][0-9]")
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_YEAR_10000_S: Final = 253_402_300_800
 
 
 def parse_duration_ms(text: str) -> int:
@@ -45,6 +52,31 @@ def parse_size_bytes(text: str) -> int:
     if match is None or unit is None:
         raise UsageError(f"{text!r} is not a size: write 10GiB, 500MB, 64KiB or a number of bytes")
     return _above_zero(float(match[1]) * unit, text, "size")
+
+
+def parse_moment_us(text: str) -> int:
+    """Microseconds since 1970.  A time without a zone is in UTC; a number is in seconds."""
+    given = text.strip()
+    if _DATE_WITHOUT_DASHES.fullmatch(given):
+        raise UsageError(f"{text!r} may be a date or seconds: write {_dashed(given)} or {given}.0")
+    if _SECONDS.fullmatch(given):
+        if int(given.partition(".")[0]) >= _YEAR_10000_S:
+            raise UsageError(f"{text!r} lies beyond the year 9999: give seconds, not milliseconds")
+        return int(Decimal(given) * 1_000_000)
+    try:
+        moment = datetime.datetime.fromisoformat(given)
+    except ValueError:
+        raise UsageError(
+            f"{text!r} is not a time: write 2026-08-21T10:00:00, with a zone (Z, +02:00) or in "
+            "UTC, 2026-08-21, or seconds since 1970"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return (moment - _EPOCH) // datetime.timedelta(microseconds=1)
+
+
+def _dashed(date: str) -> str:
+    return f"{date[:4]}-{date[4:6]}-{date[6:]}"
 
 
 def _above_zero(amount: float, text: str, kind: str) -> int:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 FORMATS: Final = ("table", "json", "ndjson", "raw")
 NO_KEY: Final = "-"
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _ESCAPES: Final = {"n": "\n", "t": "\t", "0": "\0", "\\": "\\"}
 
 Render = Callable[[Record], bytes]
@@ -96,8 +97,12 @@ def show_gap(gap: Gap) -> str:
 
 
 def show_time(timestamp_us: int) -> str:
-    moment = datetime.datetime.fromtimestamp(timestamp_us / 1e6, datetime.UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    """Writers may choose any 64 bits: what is no date is shown as the number it is."""
+    try:
+        moment = _EPOCH + datetime.timedelta(microseconds=timestamp_us)
+    except OverflowError:
+        return f"{timestamp_us}us"
+    return moment.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 def json_of(record: Record) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""The reference pages, generated from what they describe: commands, settings, metrics, errors.
+"""The reference pages, generated from what they describe: commands, settings, metrics, errors,
+options.
 
 `python -m millrace.cli.reference` writes them to `docs/reference`; `--check` fails when a page
 there is not what would be written.
@@ -16,6 +17,7 @@ import typer
 from millrace import config, errors
 from millrace.cli.app import app
 from millrace.server import metrics
+from millrace.spark import defaults, options
 
 FOLDER: Final = Path("docs/reference")
 BLAMES: Final = {
@@ -33,6 +35,7 @@ def pages() -> dict[str, str]:
         "configuration.md": config.document(),
         "metrics.md": metrics.document(),
         "errors.md": document_errors(),
+        "spark-options.md": document_spark(),
     }
 
 
@@ -52,7 +55,7 @@ def document_commands() -> str:
         "|---|---|",
         "| 0 | done; healthy |",
         "| 1 | it failed, and stderr says why; not healthy |",
-        "| 2 | the command line is wrong |",
+        "| 2 | what was given is wrong: the command line, its input or a configuration |",
         "| 130 | Ctrl-C |",
         "",
         "With `--format json` a command prints one JSON object or array. Fields are only ever",
@@ -145,6 +148,53 @@ def _error_row(kind: type[errors.MillraceError]) -> str:
     effect = "no" if kind.is_definite else "perhaps"
     meaning = " ".join(inspect.cleandoc(kind.__doc__ or "").split())
     return f"| `{kind.code}` | `{kind.__name__}` | {effect} | {_escape(meaning)} |"
+
+
+# -- Spark ------------------------------------------------------------------------------------
+
+
+def document_spark() -> str:
+    lines = [
+        "# Spark options",
+        "",
+        "<!-- Generated from src/millrace/spark by `make docs`; do not edit. -->",
+        "",
+        '## Options of `format("millrace")`',
+        "",
+        "Upper and lower case are the same. An option that is not listed here is refused.",
+        "",
+        "| option | default | meaning |",
+        "|---|---|---|",
+        *(_spark_option(known) for known in options.KNOWN),
+        "",
+        "## Settings that `millrace.spark.session()` adds",
+        "",
+        "Each is added only if nothing else decides it: an argument of `session`, a session that",
+        "runs already, `spark-defaults.conf`, `PYSPARK_SUBMIT_ARGS`, or what the last column says.",
+        "",
+        "| setting | value | why | not with |",
+        "|---|---|---|---|",
+        *(_spark_setting(setting) for setting in defaults.SETTINGS),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _spark_option(known: options.Option) -> str:
+    meaning = known.meaning
+    if known.aliases:
+        meaning += f"; also called {', '.join(f'`{alias}`' for alias in known.aliases)}"
+    if known.only:
+        meaning += f"; only for `spark.{known.only}`"
+    return f"| `{known.name}` | {_escape(known.default) or '–'} | {_escape(meaning)} |"
+
+
+def _spark_setting(setting: defaults.Setting) -> str:
+    value = "the cores" if setting.value == defaults.CORES else f"`{setting.value}`"
+    others = [f"`{name}`" for name in (*setting.unless_environment, *setting.unless_set)]
+    if setting.is_for_local_masters:
+        others.insert(0, "a master that is not local")
+    rest = f"{_escape(setting.reason)} | {', '.join(others) or '–'}"
+    return f"| `{setting.name}` | {value} | {rest} |"
 
 
 def _escape(text: str) -> str:

@@ -64,15 +64,17 @@ def explain(
 
 @app.command()
 def canaries(context: typer.Context, format: FormatOption = None) -> None:
-    """List the bugs that can be planted."""
+    """List the bugs that can be planted, and what is wrong with each."""
     from millrace.sim.canaries import CANARIES
 
     output = session_of(context).output(format)
+    meanings = [
+        (name, " ".join((CANARIES[name].__doc__ or "").split())) for name in sorted(CANARIES)
+    ]
     if output.is_json:
-        output.json(sorted(CANARIES))
-        return
-    for name in sorted(CANARIES):
-        output.line(name)
+        output.json([{"name": name, "meaning": meaning} for name, meaning in meanings])
+    else:
+        output.table(("canary", "what is wrong"), meanings)
 
 
 def _hunt(output: Output, canary: str, seeds: range) -> None:

@@ -8,6 +8,11 @@ writers share blocks.
   I1  Blocks leave in the order in which their records were appended.
   I2  At most `in_flight_max` blocks are under way and about BATCH_BYTES_WAITING_MAX bytes wait;
       beyond that `add` waits (G13).
+  I3  Nobody waits longer than its own deadline, wherever its record is.  Before it was sent it is
+      taken out, and definitely not appended; afterwards its outcome is unknown, and the block goes
+      on for the others.
+  I4  One timer serves all deadlines: it is set anew only for a deadline that is earlier than any
+      before.  In a cluster that is well it hardly ever is.
 """
 
 import asyncio
@@ -17,109 +22,46 @@ from collections.abc import Callable
 
 import msgspec
 
-from millrace.client.outcomes import UnknownAppend
-from millrace.codec.blocks import draft
+from millrace.client.batch import NEVER_S, Batch, Share
+from millrace.client.outcomes import BlockAppend, not_sent, under_way
 from millrace.codec.drafts import Draft, HeaderPairs
 from millrace.core.append import Appended
-from millrace.limits import (
-    APPENDS_IN_FLIGHT_MAX,
-    BATCH_BYTES_WAITING_MAX,
-    BLOCK_BYTES_TARGET,
-    BLOCK_RECORDS_MAX,
-)
+from millrace.limits import APPENDS_IN_FLIGHT_MAX, BATCH_BYTES_WAITING_MAX
 from millrace.runtime.hot_run import Waiter
-from millrace.types import Ack, Lsn
+from millrace.types import Ack
 
-SendBlock = Callable[[Draft, Ack, int, Waiter[Appended]], None]
+SendBlock = Callable[[Draft, Ack, int, Waiter[Appended]], BlockAppend]
 RECORD_OVERHEAD_BYTES = 24
+TICK_S_MIN = 0.002  # Deadlines that are closer together are served together.
 
 
-class Share(msgspec.Struct, eq=False):
-    """One append's part of a block: its first row, its rows, and whoever waits for it."""
+class _Hopeful(msgspec.Struct, eq=False):
+    """Waits for room in the queue."""
 
-    offset: int
-    count: int
-    future: asyncio.Future[Appended]
-
-
-class _Batch:
-    """Rows that will become a block, and the one who is told what became of it."""
-
-    __slots__ = (
-        "_ended",
-        "ack",
-        "deadline_s",
-        "drafted",
-        "has_headers",
-        "has_keys",
-        "headers",
-        "keys",
-        "shares",
-        "size",
-        "timestamps",
-        "values",
-    )
-
-    def __init__(self, ack: Ack, deadline_s: float, ended: "Callable[[_Batch], None]") -> None:
-        self._ended = ended
-        self.ack = ack
-        self.deadline_s = deadline_s  # The time in the queue counts too.
-        self.values: list[bytes] = []
-        self.keys: list[bytes | None] = []
-        self.timestamps: list[int] = []
-        self.headers: list[HeaderPairs] = []
-        self.shares: list[Share] = []
-        self.has_keys = False
-        self.has_headers = False
-        self.size = 0
-        self.drafted: Draft | None = None  # Came as a finished draft.
-
-    @property
-    def is_full(self) -> bool:
-        return (
-            self.drafted is not None
-            or self.size >= BLOCK_BYTES_TARGET
-            or len(self.values) >= BLOCK_RECORDS_MAX
-        )
-
-    def draft(self, compress: bool) -> Draft:
-        if self.drafted is not None:
-            return self.drafted
-        return draft(
-            self.values,
-            timestamps_us=self.timestamps,
-            keys=self.keys if self.has_keys else None,
-            headers=self.headers if self.has_headers else None,
-            compress=compress,
-        )
-
-    def set_result(self, appended: Appended) -> None:
-        for share in self.shares:
-            if not share.future.done():
-                first = Lsn(appended.first + share.offset)
-                share.future.set_result(Appended(first, Lsn(first + share.count - 1)))
-        self._ended(self)
-
-    def set_exception(self, error: Exception) -> None:
-        for share in self.shares:
-            _fail(share, error)
-        self._ended(self)
+    deadline_s: float
+    future: asyncio.Future[None]
 
 
 class Batcher:
     def __init__(
-        self, send: SendBlock, compress: bool, in_flight_max: int = APPENDS_IN_FLIGHT_MAX
+        self,
+        log_name: str,
+        send: SendBlock,
+        compress: bool,
+        in_flight_max: int = APPENDS_IN_FLIGHT_MAX,
     ) -> None:
+        self._log_name = log_name
         self._send = send
         self._compress = compress
         self._in_flight_max = in_flight_max
-        self._waiting: deque[_Batch] = deque()
+        self._hopefuls: dict[_Hopeful, None] = {}  # In the order in which they came.
+        self._waiting: deque[Batch] = deque()
         self._waiting_bytes = 0
-        self._in_flight: set[_Batch] = set()
+        self._in_flight: set[Batch] = set()
         self._returned: asyncio.Future[None] | None = None  # Somebody waits for the next return.
         self._is_pump_due = False
-        self._room = asyncio.Event()
-        self._room.set()
+        self._tick: asyncio.TimerHandle | None = None
+        self._tick_s = NEVER_S
 
     @property
     def in_flight(self) -> int:
@@ -132,39 +74,38 @@ class Batcher:
         timestamp_us: int,
         headers: HeaderPairs,
         ack: Ack,
-        timeout_ms: int,
+        deadline_s: float,
     ) -> Appended:
-        """Append one record."""
+        """Append one record.  Deadlines are moments of `time.monotonic`."""
         size = len(value) + RECORD_OVERHEAD_BYTES
-        while not self._room.is_set():  # Whoever came first may have taken the room again.
-            await self._room.wait()
-        batch = self._open_batch(ack, timeout_ms)
-        share = self._share(batch, len(batch.values), 1)
+        if key is not None:
+            size += len(key)
+        if headers:
+            size += sum(len(name) + len(content) for name, content in headers)
+        if self._waiting_bytes >= BATCH_BYTES_WAITING_MAX:
+            await self._room(deadline_s)
+        batch = self._open_batch(ack, deadline_s)
+        share = self._share(batch, len(batch.values), 1, size, deadline_s)
         batch.values.append(value)
         batch.keys.append(key)
         batch.timestamps.append(timestamp_us)
         batch.headers.append(headers)
         if key is not None:
             batch.has_keys = True
-            size += len(key)
         if headers:
             batch.has_headers = True
-            size += sum(len(name) + len(content) for name, content in headers)
-        self._grew(batch, size)
         return await share.future
 
     async def add_draft(
-        self, finished: Draft, ack: Ack, timeout_ms: int
+        self, finished: Draft, ack: Ack, deadline_s: float
     ) -> asyncio.Future[Appended]:
         """Append a whole block; returns when it has its place in the queue, not when done."""
-        while not self._room.is_set():  # Whoever came first may have taken the room again.
-            await self._room.wait()
-        batch = _Batch(ack, _deadline_s(timeout_ms), self._done)
+        if self._waiting_bytes >= BATCH_BYTES_WAITING_MAX:
+            await self._room(deadline_s)
+        batch = Batch(ack, deadline_s, self._done)
         batch.drafted = finished
-        share = self._share(batch, 0, finished.count)
         self._waiting.append(batch)
-        self._grew(batch, finished.size)
-        return share.future
+        return self._share(batch, 0, finished.count, finished.size, deadline_s).future
 
     async def flush(self) -> None:
         """Wait until nothing waits or is under way."""
@@ -177,34 +118,44 @@ class Batcher:
 
     async def close(self) -> None:
         await self.flush()
+        if self._tick is not None:
+            self._tick.cancel()
 
-    def _open_batch(self, ack: Ack, timeout_ms: int) -> _Batch:
-        deadline_s = _deadline_s(timeout_ms)
+    # -- The queue ----------------------------------------------------------------------------
+
+    async def _room(self, deadline_s: float) -> None:
+        while self._waiting_bytes >= BATCH_BYTES_WAITING_MAX:
+            # Whoever came first may have taken the room again.
+            hopeful = _Hopeful(deadline_s, asyncio.get_running_loop().create_future())
+            self._hopefuls[hopeful] = None
+            self._tick_by(deadline_s)
+            try:
+                await hopeful.future
+            finally:
+                self._hopefuls.pop(hopeful, None)
+
+    def _open_batch(self, ack: Ack, deadline_s: float) -> Batch:
         if self._waiting:
             batch = self._waiting[-1]
             if not batch.is_full and batch.ack is ack:
-                batch.deadline_s = max(batch.deadline_s, deadline_s)
+                batch.widen(deadline_s)
                 return batch
-        batch = _Batch(ack, deadline_s, self._done)
+        batch = Batch(ack, deadline_s, self._done)
         self._waiting.append(batch)
         return batch
 
-    def _share(self, batch: _Batch, offset: int, count: int) -> Share:
-        share = Share(offset, count, asyncio.get_running_loop().create_future())
+    def _share(self, batch: Batch, offset: int, count: int, size: int, deadline_s: float) -> Share:
+        loop = asyncio.get_running_loop()
+        share = Share(offset, count, size, deadline_s, loop.create_future())
         batch.shares.append(share)
-        return share
-
-    def _grew(self, batch: _Batch, size: int) -> None:
         batch.size += size
         self._waiting_bytes += size
-        if self._waiting_bytes >= BATCH_BYTES_WAITING_MAX:
-            self._room.clear()
-        self._pump_soon()
-
-    def _pump_soon(self) -> None:
+        if deadline_s < self._tick_s:
+            self._tick_by(deadline_s)
         if not self._is_pump_due:
             self._is_pump_due = True
-            asyncio.get_running_loop().call_soon(self._pump)
+            loop.call_soon(self._pump)
+        return share
 
     def _pump(self) -> None:
         self._is_pump_due = False
@@ -212,36 +163,75 @@ class Batcher:
             if self._in_flight and not self._waiting[0].is_full:
                 return
             batch = self._waiting.popleft()
-            self._waiting_bytes -= batch.size
-            if self._waiting_bytes < BATCH_BYTES_WAITING_MAX:
-                self._room.set()
+            self._freed(batch.size)
             self._in_flight.add(batch)
             self._start(batch)
 
-    def _start(self, batch: _Batch) -> None:
+    def _freed(self, size: int) -> None:
+        self._waiting_bytes -= size
+        if self._hopefuls and self._waiting_bytes < BATCH_BYTES_WAITING_MAX:
+            hopefuls, self._hopefuls = self._hopefuls, {}
+            for hopeful in hopefuls:
+                if not hopeful.future.done():
+                    hopeful.future.set_result(None)
+
+    def _start(self, batch: Batch) -> None:
         left_ms = max(1, int((batch.deadline_s - time.monotonic()) * 1000))
         try:
             finished = batch.draft(self._compress)
         except Exception as error:  # Whatever it is belongs to those who wait for the block.
             batch.set_exception(error)
         else:
-            self._send(finished, batch.ack, left_ms, batch)
+            batch.sent(self._send(finished, batch.ack, left_ms, batch))
 
-    def _done(self, batch: _Batch) -> None:
+    def _done(self, batch: Batch) -> None:
         self._in_flight.discard(batch)
-        if self._waiting:
-            self._pump_soon()
+        if self._waiting and not self._is_pump_due:
+            self._is_pump_due = True
+            asyncio.get_running_loop().call_soon(self._pump)
         if self._returned is not None:
             self._returned.set_result(None)
             self._returned = None
 
+    # -- Deadlines ----------------------------------------------------------------------------
 
-def _deadline_s(timeout_ms: int) -> float:
-    return time.monotonic() + timeout_ms / 1000
+    def _tick_by(self, deadline_s: float) -> None:
+        """Keeps I4."""
+        if deadline_s >= self._tick_s:
+            return
+        if self._tick is not None:
+            self._tick.cancel()
+        self._tick_s = deadline_s
+        left_s = max(deadline_s - time.monotonic(), TICK_S_MIN)
+        self._tick = asyncio.get_running_loop().call_later(left_s, self._serve_deadlines)
 
+    def _serve_deadlines(self) -> None:
+        """Keeps I3."""
+        self._tick, self._tick_s = None, NEVER_S
+        now_s = time.monotonic()
+        self._turn_away(now_s)
+        self._withdraw(now_s)
+        for batch in self._in_flight:
+            if batch.earliest_s <= now_s:
+                assert batch.block is not None
+                batch.leave(now_s, under_way(batch.block, self._log_name))
+        moments = [each.deadline_s for each in self._hopefuls if not each.future.done()]
+        moments += [batch.earliest_s for batch in (*self._waiting, *self._in_flight)]
+        self._tick_by(min(moments, default=NEVER_S))
 
-def _fail(share: Share, error: Exception) -> None:
-    if not share.future.done():
-        if isinstance(error, UnknownAppend):
-            error = error.of_share(share.offset, share.count)
-        share.future.set_exception(error)
+    def _turn_away(self, now_s: float) -> None:
+        for hopeful in self._hopefuls:
+            if hopeful.deadline_s <= now_s and not hopeful.future.done():
+                hopeful.future.set_exception(not_sent(self._log_name))
+
+    def _withdraw(self, now_s: float) -> None:
+        if all(batch.earliest_s > now_s for batch in self._waiting):
+            return
+        waited, self._waiting = self._waiting, deque()
+        for batch in waited:
+            if batch.earliest_s <= now_s:
+                size = batch.size
+                batch.withdraw(now_s, lambda: not_sent(self._log_name))
+                self._freed(size - batch.size)
+            if batch.shares:
+                self._waiting.append(batch)

@@ -12,11 +12,12 @@ from typing import Any
 import msgspec
 
 import millrace
-from millrace.client.log import TIMEOUT_MS, Log
+from millrace.client.log import Log
+from millrace.client.questions import TIMEOUT_MS
 from millrace.client.reader import Reader
 from millrace.codec.blocks import junk
 from millrace.codec.frames import PROTOCOL_VERSION
-from millrace.config import NAME_PATTERN
+from millrace.config import NAME_PATTERN, parse_address
 from millrace.core.messages import (
     ClusterDescribed,
     DescribeCluster,
@@ -80,7 +81,7 @@ async def connect(
     settings: TransportSettings | None = None,
 ) -> "Client":
     """Find the cluster by the addresses of any of its nodes (`host:port`, comma-separated or a
-    list).  Raises NoNodeReachable."""
+    list).  Raises NoNodeReachable, or MetadataUnavailable if nodes answer that know nothing."""
     listed = _listed(addresses)
     hello = Hello(
         PROTOCOL_VERSION,
@@ -118,14 +119,15 @@ async def _find_cluster(links: Links, addresses: list[str], timeout_ms: int) -> 
     finally:
         for task in pending:
             task.cancel()
-    details = "; ".join(sorted(problems))
-    if any(task.exception() is None for task in asks):
+    refusals = [str(_answer_of(task)) for task in asks if task.exception() is None]
+    if refusals:
+        # They all say the same: that of one is enough.
         raise MetadataUnavailable(
-            f"nodes answer, but without the metadata repository they know nothing: {details}. "
-            "Start the node that hosts it, or etcd"
+            f"nodes answer, but {min(refusals, key=len)}. Start the node that hosts it, or etcd; "
+            "`millrace dev up` does that in a local cluster"
         )
     raise NoNodeReachable(
-        f"no node of the cluster answers: {details}. "
+        f"no node of the cluster answers: {'; '.join(sorted(problems))}. "
         "Is it running? `millrace dev up` starts a local one"
     )
 
@@ -145,6 +147,8 @@ def _listed(addresses: Addresses) -> list[str]:
     listed = [part.strip() for part in parts if part.strip()]
     if not listed:
         raise UsageError("give the address of at least one node, for example 127.0.0.1:7701")
+    for address in listed:
+        parse_address(address)  # What is none is a mistake, and not a node that does not answer.
     return listed
 
 
@@ -153,6 +157,7 @@ class Client:
 
     def __init__(self, links: Links, described: ClusterDescribed, noted: Noted | None) -> None:
         self.name = described.cluster
+        self.id = described.cluster_id
         self.links = links
         self.directory = ClusterDirectory(RemoteRepository(links, described.metadata))
         self.directory.addresses = {node.id: node.address for node in described.nodes}
@@ -227,7 +232,7 @@ class Client:
                 await self.directory.remove_projection(log)
             await self._discard(info, projection)
             raise
-        return self._opened(info, projection)
+        return self.opened(info, projection)
 
     async def log(self, name: str) -> Log:
         """Open a log; raises UnknownLog."""
@@ -238,10 +243,16 @@ class Client:
         projection, _ = await self.directory.read_projection(info.id)
         if projection is None:
             raise UnknownLog(f"log {name!r} is being deleted")
-        opened = self._logs.get(name)  # By somebody who asked at the same time.
-        if opened is not None and opened.info.id == info.id:
-            return opened
-        return self._opened(info, projection)
+        return self.opened(info, projection)
+
+    def opened(self, info: LogInfo, projection: Projection) -> Log:
+        """The log that somebody else has found, without asking the metadata repository.  A
+        projection that is out of date costs a look-up when a node says so."""
+        known = self._logs.get(info.name)
+        if known is not None and known.info.id == info.id:
+            return known
+        log = self._logs[info.name] = Log(self, info, projection)
+        return log
 
     def forget(self, log: Log) -> None:
         """The log turned out not to exist; another may have its name by now."""
@@ -302,10 +313,6 @@ class Client:
         except Unavailable:
             return None
         return answer if isinstance(answer, NodeDescribed) else None
-
-    def _opened(self, info: LogInfo, projection: Projection) -> Log:
-        log = self._logs[info.name] = Log(self, info, projection)
-        return log
 
     async def _discard(self, info: LogInfo, projection: Projection) -> None:
         """Best effort: a node that does not hear it finds out by itself."""

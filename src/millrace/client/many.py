@@ -8,7 +8,7 @@ I2  What is raised carries the outcome of every block (`MillraceError.outcomes`)
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -20,7 +20,9 @@ from millrace.core.append import Appended
 from millrace.errors import MillraceError, RecordTooLarge, UsageError
 from millrace.limits import BLOCK_BYTES_TARGET, BLOCK_RECORDS_MAX, RECORD_BYTES_MAX
 
+Headers = Sequence[tuple[str, bytes]] | Mapping[str, bytes]
 _BYTES_LIKE = (bytes, bytearray, memoryview)
+_HEADERS_FORM = "headers are {'trace': b'1'} or [('trace', b'1')]: names and bytes"
 _TIMESTAMP_LIMIT_US = 2**63
 
 
@@ -47,15 +49,23 @@ def check_record(
         )
 
 
+def header_pairs(headers: Headers) -> HeaderPairs:
+    """As a block has them.  A copy: the caller may change its own while the record waits."""
+    try:
+        return tuple(headers.items() if isinstance(headers, Mapping) else headers)
+    except TypeError as refused:
+        raise UsageError(f"{_HEADERS_FORM}; not {type(headers).__name__}") from refused
+
+
 def _headers_size(headers: HeaderPairs) -> int:
     size = 0
     try:
         for name, content in headers:
             if not isinstance(content, bytes):
-                raise UsageError(f"a header's content is bytes, not {type(content).__name__}")
+                raise UsageError(f"{_HEADERS_FORM}; the content is {type(content).__name__}")
             size += len(name.encode()) + len(content)
     except (TypeError, ValueError, AttributeError) as refused:
-        raise UsageError(f"headers are pairs of a name and bytes: {refused}") from refused
+        raise UsageError(f"{_HEADERS_FORM}; {refused}") from refused
     return size
 
 
@@ -63,25 +73,28 @@ def draft_values(
     values: Sequence[bytes],
     keys: Sequence[bytes | None] | None,
     timestamps_us: Sequence[int] | int | None,
-    headers: Sequence[HeaderPairs] | None,
+    headers: Sequence[Headers] | None,
     compress: bool,
 ) -> list[Draft]:
     """Keeps I1."""
+    if isinstance(headers, Mapping):
+        raise UsageError("headers has an entry for each value: [{'trace': b'1'}, ...]")
     stamps = time.time_ns() // 1000 if timestamps_us is None else timestamps_us
     if not isinstance(stamps, int) and not hasattr(stamps, "__len__"):
         raise UsageError(f"timestamps_us is an int or many, not {type(stamps).__name__}")
     for name, column in (("keys", keys), ("timestamps", stamps), ("headers", headers)):
         if not isinstance(column, int | None) and len(column) != len(values):
             raise UsageError(f"{len(column)} {name} were given for {len(values)} values")
+    pairs = None if headers is None else [header_pairs(each) for each in headers]
     return [
         draft(
             values[first:end],
             keys=None if keys is None else keys[first:end],
             timestamps_us=stamps if isinstance(stamps, int) else stamps[first:end],
-            headers=None if headers is None else headers[first:end],
+            headers=None if pairs is None else pairs[first:end],
             compress=compress,
         )
-        for first, end in _chunks(_sizes(values, keys, headers))
+        for first, end in _chunks(_sizes(values, keys, pairs))
     ]
 
 
@@ -154,13 +167,10 @@ def _sizes(
             ]
         if headers is not None:
             sizes = [
-                size + sum(len(name) + len(content) for name, content in pairs)
-                for size, pairs in zip(sizes, headers, strict=True)
+                size + _headers_size(pairs) for size, pairs in zip(sizes, headers, strict=True)
             ]
     except (TypeError, ValueError) as refused:
-        raise UsageError(
-            f"values and keys are bytes, headers pairs of a name and bytes: {refused}"
-        ) from refused
+        raise UsageError(f"values and keys are bytes: {refused}") from refused
     return sizes
 
 

@@ -23,14 +23,24 @@ from millrace.types import Lsn
 class BlockAppend:
     """The append of one block, shared by all whose records are in it.
 
-    Each of them may resume it.  One does at a time, and once the outcome is certain it stands for
-    all: a block that was given up for one of them must not be appended for another."""
+    Each of them may resume it, also while it is still under way for others.  It runs once at a
+    time, and once the outcome is certain it stands for all: a block that was given up for one of
+    them must not be appended for another.  It is made when its first run begins."""
 
     def __init__(self, append: Append, count: int) -> None:
         self.append = append
         self.count = count
-        self.turn = asyncio.Lock()
         self.settled: Appended | NotAppended | None = None
+        self._rested = asyncio.Event()
+
+    async def begin_turn(self) -> None:
+        """Wait until it does not run; then it runs for the caller."""
+        while not self._rested.is_set():
+            await self._rested.wait()
+        self._rested.clear()
+
+    def end_turn(self) -> None:
+        self._rested.set()
 
 
 class UnknownAppend(OutcomeUnknown):
@@ -72,8 +82,26 @@ def settle(outcome: AppendOutcome, block: BlockAppend, log: str) -> Appended:
     )
 
 
+def under_way(block: BlockAppend, log: str) -> UnknownAppend:
+    """For whoever's time is up before its block's."""
+    return UnknownAppend(
+        f"log {log!r}: the time for the append is up and its block is still under way; "
+        "log.resume(error) waits for it without making a second copy",
+        block,
+        0,
+        block.count,
+    )
+
+
+def not_sent(log: str) -> TimedOut:
+    return TimedOut(
+        f"log {log!r}: not appended: the time for the append was up before it was sent, because "
+        "those before it take long; append less at once, or give it more time"
+    )
+
+
 class TellOutcome:
-    """Is told the outcome of a block, and tells its waiter the value or the error."""
+    """Is told the outcome of a block's first run, and tells its waiter the value or the error."""
 
     __slots__ = ("_block", "_log", "_waiter")
 
@@ -83,6 +111,7 @@ class TellOutcome:
         self._waiter = waiter
 
     def set_result(self, outcome: AppendOutcome) -> None:
+        self._block.end_turn()
         try:
             appended = settle(outcome, self._block, self._log)
         except MillraceError as error:
@@ -91,6 +120,7 @@ class TellOutcome:
             self._waiter.set_result(appended)
 
     def set_exception(self, error: Exception) -> None:
+        self._block.end_turn()
         self._waiter.set_exception(error)
 
 

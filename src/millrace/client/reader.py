@@ -11,8 +11,8 @@ from typing import Any, assert_never
 
 import pyarrow as pa
 
-from millrace.codec.arrow import record_batch
-from millrace.codec.blocks import junk, records
+from millrace.codec.blocks import junk
+from millrace.codec.cuts import selected_batch, selected_records
 from millrace.core.follow import copy_elsewhere, find_projection
 from millrace.core.messages import Message, Start
 from millrace.core.procedure import DeadlinePassed, Failure, FailureKind
@@ -33,11 +33,12 @@ from millrace.core.read_stream import (
     TellSender,
 )
 from millrace.core.repair import ChainTrouble, FillPolicy, Patience, repair
+from millrace.core.selections import credit_bytes
 from millrace.errors import CorruptBlock, MillraceError, TimedOut, Unavailable, UnknownLog
 from millrace.meta.directory import ClusterDirectory
 from millrace.runtime.links import Links, ReadPushed
 from millrace.runtime.procedures import ProcedureRunner
-from millrace.types import Block, Gap, LogId, Lsn, NodeId, Record
+from millrace.types import Block, Gap, LogId, Lsn, NodeId, Record, Selection
 
 PROCEDURE_TIMEOUT_MS = 60_000
 START_TIMEOUT_MS = 3_000
@@ -58,7 +59,9 @@ class Reader:
         policy: FillPolicy,
         settings: ReadSettings | None = None,
         name: str | None = None,
+        selection: Selection | None = None,
     ) -> None:
+        self.selection = selection
         self._name = str(log) if name is None else repr(name)
         self._links = links
         self._directory = directory
@@ -66,7 +69,7 @@ class Reader:
         self._policy = policy
         self._patience = Patience()
         self._number = links.open_read(self._pushed)
-        self.stream = ReadStream(log, self._number, first, end, settings)
+        self.stream = ReadStream(log, self._number, first, end, settings, selection)
         self._node: NodeId | None = None
         self._ready: deque[Deliver | Gap] = deque()
         self._news = asyncio.Event()
@@ -99,30 +102,41 @@ class Reader:
                 ) from None
         part = self._ready.popleft()
         if isinstance(part, Deliver):
-            self._taken_bytes = part.block.size
+            self._taken_bytes = credit_bytes(part.block)
         return part
 
     def __aiter__(self) -> AsyncIterator[Record | Gap]:
         return self.records()
 
     async def records(self) -> AsyncIterator[Record | Gap]:
-        """One record or gap at a time."""
+        """One record or gap at a time.  Raises UsageError if the selection leaves out a column."""
         while (part := await self.take()) is not None:
             if isinstance(part, Gap):
                 yield part
             else:
-                for record in records(part.block, part.first, part.end):
+                for record in self.part_records(part):
                     yield record
 
     async def batches(
         self, columns: Sequence[str] | None = None
     ) -> AsyncIterator[pa.RecordBatch | Gap]:
-        """One Arrow batch for each block, without copying; gaps in their places."""
+        """One Arrow batch for each block that has selected rows, without copying; gaps in their
+        places.  Without `columns` there are `lsn` and those of the selection."""
         while (part := await self.take()) is not None:
             if isinstance(part, Gap):
                 yield part
-            else:
-                yield record_batch(part.block, columns=columns, first=part.first, end=part.end)
+            elif (batch := self.batch(part, columns)).num_rows:
+                yield batch
+
+    def batch(self, part: Deliver, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """The selected rows of what `take` gave; perhaps none.  Any thread may call this."""
+        return selected_batch(
+            part.block, self.selection, columns=columns, first=part.first, end=part.end
+        )
+
+    def part_records(self, part: Deliver) -> list[Record]:
+        """As `batch`, as records."""
+        return selected_records(part.block, self.selection, part.first, part.end)
 
     def explain(self) -> dict[str, object]:
         return self.stream.explain()

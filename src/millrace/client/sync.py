@@ -17,18 +17,18 @@ import uvloop
 
 from millrace.client import cluster as cluster_module
 from millrace.client.cluster import Addresses, Client, ClusterStatus
-from millrace.client.log import TIMEOUT_MS, Log, LogDescription
+from millrace.client.describe import LogDescription
+from millrace.client.log import Log
+from millrace.client.many import Headers
 from millrace.client.outcomes import UnknownAppend
 from millrace.client.positions import Position
+from millrace.client.questions import TIMEOUT_MS
 from millrace.client.reader import Reader
-from millrace.codec.arrow import record_batch
-from millrace.codec.blocks import records
-from millrace.codec.drafts import HeaderPairs
 from millrace.core.append import Appended
 from millrace.core.projection import Projection
 from millrace.core.read_stream import Deliver
 from millrace.errors import UsageError
-from millrace.types import Ack, Gap, LogInfo, Lsn, Record
+from millrace.types import Ack, Gap, LogInfo, Lsn, Record, Selection, Weight
 
 T = TypeVar("T")
 
@@ -61,6 +61,11 @@ class _LoopThread:
 
 _thread = _LoopThread()
 os.register_at_fork(after_in_child=_thread.forget)
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine, on the process's loop for sync calls."""
+    return _thread.run(work)
 
 
 class _Connected:
@@ -142,7 +147,7 @@ class SyncLog(_Connected):
         *,
         key: bytes | None = None,
         timestamp_us: int | None = None,
-        headers: HeaderPairs = (),
+        headers: Headers = (),
         ack: Ack | str | None = None,
         timeout_ms: int = TIMEOUT_MS,
     ) -> Lsn:
@@ -163,7 +168,7 @@ class SyncLog(_Connected):
         *,
         keys: Sequence[bytes | None] | None = None,
         timestamps_us: Sequence[int] | int | None = None,
-        headers: Sequence[HeaderPairs] | None = None,
+        headers: Sequence[Headers] | None = None,
         ack: Ack | str | None = None,
         timeout_ms: int = TIMEOUT_MS,
     ) -> list[Appended]:
@@ -196,23 +201,41 @@ class SyncLog(_Connected):
         until: Position | None = "end",
         *,
         fill_after_ms: int | None = 1_000,
+        select: Selection | None = None,
     ) -> "SyncReader":
-        return SyncReader(self._run(self._log.read(first, until, fill_after_ms=fill_after_ms)))
+        work = self._log.read(first, until, fill_after_ms=fill_after_ms, select=select)
+        return SyncReader(self._run(work))
 
-    def tail(self, back: int = 0, *, fill_after_ms: int | None = 1_000) -> "SyncReader":
-        return SyncReader(self._run(self._log.tail(back, fill_after_ms=fill_after_ms)))
+    def tail(
+        self,
+        back: int = 0,
+        *,
+        fill_after_ms: int | None = 1_000,
+        select: Selection | None = None,
+    ) -> "SyncReader":
+        work = self._log.tail(back, fill_after_ms=fill_after_ms, select=select)
+        return SyncReader(self._run(work))
 
     def get(self, position: Position, *, timeout_ms: int = TIMEOUT_MS) -> Record | Gap:
         return self._run(self._log.get(position, timeout_ms=timeout_ms))
 
-    def resolve(self, position: Position) -> Lsn:
-        return self._run(self._log.resolve(position))
+    def resolve(self, position: Position, *, timeout_ms: int = TIMEOUT_MS) -> Lsn:
+        return self._run(self._log.resolve(position, timeout_ms=timeout_ms))
 
-    def peek(self) -> Lsn:
-        return self._run(self._log.peek())
+    def peek(self, *, timeout_ms: int = TIMEOUT_MS) -> Lsn:
+        return self._run(self._log.peek(timeout_ms=timeout_ms))
 
-    def bounds(self) -> tuple[Lsn, Lsn]:
-        return self._run(self._log.bounds())
+    def bounds(self, *, timeout_ms: int = TIMEOUT_MS) -> tuple[Lsn, Lsn]:
+        return self._run(self._log.bounds(timeout_ms=timeout_ms))
+
+    def readable_bounds(self) -> tuple[Lsn, Lsn]:
+        return self._run(self._log.readable_bounds())
+
+    def find_time(self, timestamp_us: int) -> Lsn:
+        return self._run(self._log.find_time(timestamp_us))
+
+    def weigh(self, first: Lsn, end: Lsn, pieces: int = 64) -> list[Weight]:
+        return self._run(self._log.weigh(first, end, pieces))
 
     def trim(self, before: Position, *, timeout_ms: int = TIMEOUT_MS) -> Lsn:
         return self._run(self._log.trim(before, timeout_ms=timeout_ms))
@@ -220,8 +243,8 @@ class SyncLog(_Connected):
     def seal(self) -> Projection:
         return self._run(self._log.seal())
 
-    def describe(self) -> LogDescription:
-        return self._run(self._log.describe())
+    def describe(self, *, timeout_ms: int = TIMEOUT_MS) -> LogDescription:
+        return self._run(self._log.describe(timeout_ms=timeout_ms))
 
     def flush(self) -> None:
         self._run(self._log.flush())
@@ -248,14 +271,17 @@ class SyncReader(_Connected):
             if isinstance(part, Gap):
                 yield part
             else:
-                yield from records(part.block, part.first, part.end)
+                yield from self._reader.part_records(part)
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch | Gap]:
         while (part := self.take()) is not None:
             if isinstance(part, Gap):
                 yield part
-            else:
-                yield record_batch(part.block, columns=columns, first=part.first, end=part.end)
+            elif (batch := self._reader.batch(part, columns)).num_rows:
+                yield batch
+
+    def batch(self, part: Deliver, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        return self._reader.batch(part, columns)
 
     def explain(self) -> dict[str, object]:
         return self._reader.explain()

@@ -51,15 +51,21 @@ def record_batch(
     names = SCHEMA.names if columns is None else list(columns)
     if unknown := [name for name in names if name not in SCHEMA.names]:
         raise UsageError(f"no column {', '.join(unknown)}; there are {', '.join(SCHEMA.names)}")
-    schema = SCHEMA if columns is None else pa.schema([SCHEMA.field(name) for name in names])
+    schema = SCHEMA if columns is None else schema_of(names)
     start, count = blocks.rows_of(block, first, end)
     if count == 0:
-        return pa.RecordBatch.from_arrays(
-            [pa.array([], kind) for kind in schema.types], schema=schema
-        )
+        return no_rows(schema)
     source = blocks.columns(block)
     arrays = [_column(block, source, name).slice(start, count) for name in names]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def schema_of(names: Sequence[str]) -> pa.Schema:
+    return pa.schema([SCHEMA.field(name) for name in names])
+
+
+def no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], kind) for kind in schema.types], schema=schema)
 
 
 def _column(block: Block, source: Columns, name: str) -> AnyArray:
@@ -68,7 +74,7 @@ def _column(block: Block, source: Columns, name: str) -> AnyArray:
         case "value":
             return source.values()
         case "lsn":
-            return _lsns(block.first, count)
+            return positions(block.first, count)
         case "timestamp":
             return pa.Array.from_buffers(TIMESTAMP_TYPE, count, [None, source.timestamps()])
         case "key":
@@ -79,7 +85,8 @@ def _column(block: Block, source: Columns, name: str) -> AnyArray:
             return _no_headers(count) if headers is None else headers
 
 
-def _lsns(first: Lsn, count: int) -> AnyArray:
+def positions(first: Lsn, count: int) -> AnyArray:
+    """The column `lsn` of `count` rows from `first` on."""
     numbers: AnyArray = pc.add(_natural_numbers().slice(0, count), pa.scalar(first, pa.int64()))
     return numbers
 

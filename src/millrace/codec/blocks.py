@@ -39,6 +39,8 @@ __all__ = [
     "Draft",
     "Flags",
     "Header",
+    "block_of",
+    "body_of",
     "columns",
     "draft",
     "junk",
@@ -46,6 +48,7 @@ __all__ = [
     "parse_header",
     "place",
     "records",
+    "records_of",
     "rows_of",
     "verify",
 ]
@@ -55,7 +58,7 @@ def place(draft: Draft, log: LogId, epoch: Epoch, first: Lsn, token: Token) -> B
     """Give the draft its position.  The first placing moves nothing; a later one copies."""
     buffer, template = draft.take()
     header = msgspec.structs.replace(template, log=log, epoch=epoch, first=first, token=token)
-    return _block(header, stamp(header, buffer), buffer)
+    return block_of(header, stamp(header, buffer), buffer)
 
 
 def junk(log: LogId, first: Lsn, count: int, kind: EntryKind) -> Block:
@@ -65,7 +68,7 @@ def junk(log: LogId, first: Lsn, count: int, kind: EntryKind) -> Block:
         raise UsageError(f"a block fills 1 to {COUNT_MAX} positions, not {count}")
     header = Header(Flags.NONE, kind, count, log, first, Epoch(0), NO_TOKEN, 0, 0, 0, 0, 0)
     buffer = bytearray(HEADER_BYTES)
-    return _block(header, stamp(header, buffer), buffer)
+    return block_of(header, stamp(header, buffer), buffer)
 
 
 def parse(data: Buffer, *, verify: bool = True) -> Block:
@@ -84,7 +87,7 @@ def parse(data: Buffer, *, verify: bool = True) -> Block:
                 f"block of log {header.log} at {header.first}: body checksum is {computed:#010x}, "
                 f"the header says {header.body_checksum:#010x}"
             )
-    return _block(header, header.checksum, data)
+    return block_of(header, header.checksum, data)
 
 
 def verify(block: Block) -> None:
@@ -101,16 +104,16 @@ def verify(block: Block) -> None:
 
 def columns(block: Block) -> Columns:
     """The columns of a DATA block, decompressed if need be, at an aligned address."""
+    if block.is_cut:
+        raise UsageError(
+            f"{block!r} was cut for a reader that selects: `codec.cuts` reads it by the selection"
+        )
     header = parse_header(block.data)
-    body = pa.py_buffer(memoryview(block.data)[HEADER_BYTES:])
-    if body.size != header.body_size:
-        raise CorruptBlock(f"{block!r} has a body of {body.size} bytes, not {header.body_size}")
+    body = body_of(block, header)
     if block.count != header.count:
         raise CorruptBlock(f"{block!r} has {block.count} records, its bytes say {header.count}")
     if header.flags & Flags.ZSTD:
         body = pa.py_buffer(decompress(memoryview(body), header.raw_size, repr(block)))
-    elif body.address % ALIGNMENT:
-        body = pa.py_buffer(body.to_pybytes())
     return Columns(
         body,
         header.count,
@@ -118,6 +121,16 @@ def columns(block: Block) -> Columns:
         has_headers=bool(header.flags & Flags.HAS_HEADERS),
         name=repr(block),
     )
+
+
+def body_of(block: Block, header: Header) -> pa.Buffer:
+    """The body as it lies, or as a copy if that is what puts it at an aligned address."""
+    body = pa.py_buffer(memoryview(block.data)[HEADER_BYTES:])
+    if body.size != header.body_size:
+        raise CorruptBlock(f"{block!r} has a body of {body.size} bytes, not {header.body_size}")
+    if body.address % ALIGNMENT and not header.flags & Flags.ZSTD:
+        return pa.py_buffer(body.to_pybytes())
+    return body
 
 
 def rows_of(block: Block, first: Lsn | None, end: Lsn | None) -> tuple[int, int]:
@@ -135,18 +148,34 @@ def records(block: Block, first: Lsn | None = None, end: Lsn | None = None) -> l
     if count == 0:
         return []
     source = columns(block)
-    values = pieces(source.values().slice(start, count))
     lsns = cast("Iterable[Lsn]", range(block.first + start, block.first + start + count))
     stamps = memoryview(source.timestamps()).cast("q")[start : start + count].tolist()
     keys, headers = source.keys(), source.headers()
+    return records_of(
+        lsns,
+        source.values().slice(start, count),
+        None if keys is None else keys.slice(start, count),
+        stamps,
+        None if headers is None else headers.slice(start, count),
+    )
+
+
+def records_of(
+    lsns: Iterable[Lsn],
+    values: AnyArray,
+    keys: AnyArray | None,
+    stamps: list[int],
+    headers: AnyArray | None,
+) -> list[Record]:
+    """Rows of columns as records."""
     return list(
         map(
             Record,
             lsns,
-            values,
-            repeat(None) if keys is None else _keys(keys.slice(start, count)),
+            pieces(values),
+            repeat(None) if keys is None else _keys(keys),
             stamps,
-            repeat(()) if headers is None else _headers(headers.slice(start, count)),
+            repeat(()) if headers is None else _headers(headers),
         )
     )
 
@@ -166,7 +195,8 @@ def _headers(column: Any) -> list[HeaderPairs]:
     return [tuple(pairs[begin:end]) for begin, end in pairwise(column.offsets.to_pylist())]
 
 
-def _block(header: Header, checksum: int, data: Buffer) -> Block:
+def block_of(header: Header, checksum: int, data: Buffer) -> Block:
+    """The block whose bytes are `data` and whose header was parsed or stamped already."""
     return Block(
         header.log,
         header.first,
@@ -176,4 +206,5 @@ def _block(header: Header, checksum: int, data: Buffer) -> Block:
         header.token,
         checksum,
         data,
+        header.flags is Flags.CUT,
     )

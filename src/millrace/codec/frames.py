@@ -21,7 +21,9 @@ bytes are never copied, neither on their way out nor on their way in.
       nothing else is ever raised by `parse_frame_header` and `decode`.
   I2  A header is refused for its sizes before anything of that size is allocated.
   I3  The blocks of a message tile its payload: no byte is left over, none is used twice.
-  I4  Encoding is deterministic: `tests/golden/messages` pins the bytes of every message.
+  I4  Cut blocks travel on read streams: any other message that carries one is refused, so none
+      can be taken for the block that it was cut from.
+  I5  Encoding is deterministic: `tests/golden/messages` pins the bytes of every message.
 """
 
 import struct
@@ -142,12 +144,15 @@ def decode(header: FrameHeader, body: memoryview) -> Message:
     try:
         message: Message = reader.decoder.decode(meta)
         unused_bytes = len(reader.payload) - reader.used_bytes
+        has_cut = reader.has_cut
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"a message that cannot be understood: {error}") from error
     finally:
         reader.begin(_NOTHING)
     if unused_bytes:
         raise ProtocolError(f"{unused_bytes} bytes behind the blocks of {type(message).__name__}")
+    if has_cut and type(message) is not messages.Blocks:
+        raise ProtocolError(f"{type(message).__name__} carries a block cut for a reader")
     return message
 
 
@@ -179,6 +184,7 @@ class _Reader:
     def begin(self, payload: memoryview) -> None:
         self.payload = payload
         self.used_bytes = 0
+        self.has_cut = False
 
     def _take_block(self, kind: type, value: Any) -> Block:
         if kind is not Block or type(value) is not int:
@@ -188,7 +194,9 @@ class _Reader:
             raise ProtocolError(f"a block of {value} bytes does not fit in the payload")
         data = self.payload[self.used_bytes : end]
         self.used_bytes = end
-        return blocks.parse(data)
+        block = blocks.parse(data)
+        self.has_cut |= block.is_cut
+        return block
 
 
 class _Codec(threading.local):

@@ -51,11 +51,12 @@ class Flags(IntFlag):
     ZSTD = 1
     HAS_KEYS = 2
     HAS_HEADERS = 4
+    CUT = 8  # The body is what a reader selected (`cuts.py`); never on disk.
 
 
 # Looked up, because calling an enum costs as much as all the rest of parsing a header.
 _ZSTD: Final = int(Flags.ZSTD)
-_FLAGS: Final = {number: Flags(number) for number in range(8)}
+_FLAGS: Final = {number: Flags(number) for number in (*range(8), Flags.CUT)}
 _KINDS: Final = {int(kind): kind for kind in EntryKind}
 _DATA: Final = int(EntryKind.DATA)
 
@@ -105,7 +106,7 @@ def timestamp_max_us(data: Buffer) -> int:
     return int(newest)
 
 
-def stamp(header: Header, target: bytearray) -> int:
+def stamp(header: Header, target: bytearray | memoryview) -> int:
     """Write the header at the front of `target`; returns its checksum."""
     if header.first < FIRST_LSN or header.last > LSN_MAX:
         raise UsageError(f"positions {header.first}..{header.last} lie outside of 1..{LSN_MAX}")

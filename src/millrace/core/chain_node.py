@@ -15,6 +15,7 @@ from millrace.core.effects import (
     AnswerFetch,
     AnswerFind,
     AnswerIndex,
+    AnswerWeigh,
     AnswerWritten,
     NodeEffect,
     RemoveBlocks,
@@ -48,11 +49,12 @@ from millrace.core.messages import (
     Standing,
     Trim,
     Trimmed,
+    Weigh,
     Write,
     Written,
 )
 from millrace.core.ranges import TakenRanges
-from millrace.limits import SPARSE_EXTENTS_MAX
+from millrace.limits import SPARSE_EXTENTS_MAX, WEIGH_PIECES_MAX
 from millrace.types import (
     FIRST_LSN,
     NO_TOKEN,
@@ -76,6 +78,7 @@ ChainRequest = (
     | Fetch
     | FindTime
     | FindSize
+    | Weigh
     | Describe
     | BeginLearn
     | Revise
@@ -137,7 +140,7 @@ class ChainNode:
     def _step_fenced(
         self,
         ticket: Ticket,
-        request: Read | Fill | Trim | Admit | Index | Fetch | FindTime | FindSize | Revise,
+        request: Read | Fill | Trim | Admit | Index | Fetch | FindTime | FindSize | Weigh | Revise,
     ) -> list[NodeEffect]:
         match request:
             case Read():
@@ -174,6 +177,8 @@ class ChainNode:
                 return [AnswerFind(ticket, self.log, request.timestamp_us, None)]
             case FindSize():
                 return [AnswerFind(ticket, self.log, None, request.bytes_kept)]
+            case Weigh():
+                return self._weigh(ticket, request)
             case Revise():
                 return self._revise(ticket, request)
 
@@ -245,6 +250,14 @@ class ChainNode:
         if is_unsafe or not self.taken.holds(lsn):
             return [Reply(ticket, Refused(Refusal.UNWRITTEN, self.fence.epoch))]
         return [AnswerBlock(ticket, self.log, self.fence.epoch, lsn)]
+
+    def _weigh(self, ticket: Ticket, request: Weigh) -> list[NodeEffect]:
+        if not 1 <= request.pieces <= WEIGH_PIECES_MAX:
+            detail = f"a range is weighed in 1 to {WEIGH_PIECES_MAX} pieces, not {request.pieces}"
+            return [Reply(ticket, self._bad(detail))]
+        first = max(request.first, self.taken.trim_end)
+        end = min(request.end, self.readable_end)
+        return [AnswerWeigh(ticket, self.log, first, end, request.pieces)]
 
     # -- Epochs -------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import msgspec
 
 from millrace.core.log_state import Fence
 from millrace.core.messages import Message
-from millrace.types import Ack, Block, Epoch, LogId, Lsn, NodeId
+from millrace.types import Ack, Block, Epoch, LogId, Lsn, NodeId, Selection
 
 Ticket = tuple[int, int]  # (session, request); the request is 0 for pushes.
 
@@ -103,6 +103,14 @@ class AnswerFind(msgspec.Struct, frozen=True):
     bytes_kept: int | None
 
 
+class AnswerWeigh(msgspec.Struct, frozen=True):
+    ticket: Ticket
+    log: LogId
+    first: Lsn
+    end: Lsn
+    pieces: int
+
+
 class AnswerDescribe(msgspec.Struct, frozen=True):
     ticket: Ticket
     log: LogId
@@ -111,8 +119,8 @@ class AnswerDescribe(msgspec.Struct, frozen=True):
 
 
 class SendBlocks(msgspec.Struct, frozen=True):
-    """Push what the store holds of [first, end), at most about `bytes_max`, then tell the core
-    (`NodeCore.sent`)."""
+    """Push what the store holds of [first, end), cut to the `selection` if there is one.  Look
+    at no more than about `bytes_max` of it, then tell the core (`NodeCore.sent`)."""
 
     session: int
     log: LogId
@@ -121,6 +129,7 @@ class SendBlocks(msgspec.Struct, frozen=True):
     first: Lsn
     end: Lsn
     bytes_max: int
+    selection: Selection | None = None
 
 
 class RunLearn(msgspec.Struct, frozen=True):
@@ -145,6 +154,7 @@ NodeEffect = (
     | AnswerIndex
     | AnswerFetch
     | AnswerFind
+    | AnswerWeigh
     | AnswerDescribe
     | SendBlocks
     | RunLearn

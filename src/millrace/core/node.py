@@ -37,9 +37,11 @@ from millrace.core.messages import (
     Start,
     Stop,
     Trim,
+    Weigh,
     Window,
     Write,
 )
+from millrace.core.selections import complaint
 from millrace.core.send_streams import SendStreams
 from millrace.core.sequencer import Sequencer
 from millrace.types import Ack, Epoch, LogId, Lsn
@@ -91,7 +93,7 @@ class NodeCore:
             case Stop(stream):
                 self._streams.stop(ticket[0], stream)
                 return []
-            case Describe() | FindTime() | FindSize() | BeginLearn() | Revise():
+            case Describe() | FindTime() | FindSize() | Weigh() | BeginLearn() | Revise():
                 return self._chain_step(ticket, message)
             case Bootstrap(log, epoch, next_lsn):
                 sequencer = self._sequencers.setdefault(log, Sequencer())
@@ -153,6 +155,7 @@ class NodeCore:
         | Describe
         | FindTime
         | FindSize
+        | Weigh
         | BeginLearn
         | Revise,
     ) -> list[NodeEffect]:
@@ -174,6 +177,8 @@ class NodeCore:
         if start.first < 1 or start.end <= start.first:
             refused = Refused(Refusal.BAD_REQUEST, start.epoch, "an empty range")
             return [Reply(ticket, refused)]
+        if start.selection is not None and (wrong := complaint(start.selection)):
+            return [Reply(ticket, Refused(Refusal.BAD_REQUEST, start.epoch, wrong))]
         return self._streams.start(ticket, start, chain)
 
     def _widen(self, session: int, window: Window) -> list[NodeEffect]:

@@ -48,8 +48,19 @@ from millrace.core.read_effects import (
     TellSender,
 )
 from millrace.core.repair import ChainTrouble, RepairResult
+from millrace.core.selections import credit_bytes
 from millrace.limits import READ_WINDOW_BYTES
-from millrace.types import Block, EntryKind, Epoch, Gap, GapKind, LogId, Lsn, NodeId
+from millrace.types import (
+    Block,
+    EntryKind,
+    Epoch,
+    Gap,
+    GapKind,
+    LogId,
+    Lsn,
+    NodeId,
+    Selection,
+)
 
 __all__ = [
     "NO_EPOCH",
@@ -100,11 +111,18 @@ class ReadSettings(msgspec.Struct, frozen=True):
 
 class ReadStream:
     def __init__(
-        self, log: LogId, number: int, first: Lsn, end: Lsn, settings: ReadSettings | None = None
+        self,
+        log: LogId,
+        number: int,
+        first: Lsn,
+        end: Lsn,
+        settings: ReadSettings | None = None,
+        selection: Selection | None = None,
     ) -> None:
         assert 0 < first <= end
         self.log = log
         self.number = number
+        self.selection = selection
         self.next_lsn = first
         self.end = end
         self.phase = ReadPhase.PROJECTION
@@ -197,7 +215,7 @@ class ReadStream:
         return self._rewind(RewindReason.SENDER_LOST, node)
 
     def took(self, size_bytes: int) -> list[ReadEffect]:
-        """The application took so much of what was delivered."""
+        """The application took so much of what was delivered (`credit_bytes` of each block)."""
         self._bytes_taken += size_bytes
         return self._widen()
 
@@ -304,6 +322,7 @@ class ReadStream:
             self.next_lsn,
             self.end,
             self._granted_bytes,
+            self.selection,
         )
         timer = SetTimer(self._settings.start_timeout_ms)
         return [timer, StartSender(projection.tail, start)]
@@ -375,9 +394,9 @@ class ReadStream:
         for block in blocks:
             self.blocks_received += 1
             self.bytes_received += block.size
-            self._version_bytes += block.size
-            is_mine = block.log == self.log and self._buffer.add(block, self.next_lsn)
-            if not is_mine:
+            self._version_bytes += credit_bytes(block)
+            is_mine = block.log == self.log and (self.selection is not None or not block.is_cut)
+            if not is_mine or not self._buffer.add(block, self.next_lsn):
                 assert self.projection is not None
                 return effects + self._rewind(RewindReason.MISBEHAVED, self.projection.tail)
         if self.phase is not ReadPhase.ELSEWHERE:
@@ -396,7 +415,7 @@ class ReadStream:
             end = min(block.end, self.end)
             if block.kind is EntryKind.DATA:
                 effects.append(Deliver(block, self.next_lsn, end))
-                self.bytes_delivered += block.size
+                self.bytes_delivered += credit_bytes(block)
             else:
                 kind = _GAP_KINDS[block.kind]
                 effects.append(DeliverGap(Gap(kind, self.next_lsn, Lsn(end - 1))))

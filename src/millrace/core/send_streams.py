@@ -4,6 +4,7 @@ I1  A stream is sent [first, end) in order, once for each version.
 I2  Only readable positions are sent (nothing unreleased, G6).
 I3  At most one batch of a stream is under way, and no more than its credit plus one block, so
     a slow reader costs bounded memory (G13).
+I4  A batch of a stream that selects is bounded by what is looked at, however little is sent.
 """
 
 from millrace.core.chain_node import ChainNode
@@ -17,7 +18,7 @@ from millrace.core.messages import (
     Start,
     Started,
 )
-from millrace.limits import READ_BATCH_BYTES, STREAMS_PER_SESSION_MAX
+from millrace.limits import READ_BATCH_BYTES, SELECT_BATCH_BYTES, STREAMS_PER_SESSION_MAX
 from millrace.types import GapKind, LogId, Lsn
 
 
@@ -29,6 +30,7 @@ class SendStream:
         "log",
         "next_lsn",
         "number",
+        "selection",
         "sent_bytes",
         "session",
         "told",
@@ -43,6 +45,7 @@ class SendStream:
         self.next_lsn = start.first
         self.end = start.end
         self.credit_bytes = start.credit_bytes
+        self.selection = start.selection
         self.sent_bytes = 0
         self.is_sending = False
         self.told: tuple[Lsn, bool] | None = None  # The last CaughtUp: position, hole above it?
@@ -100,7 +103,7 @@ class SendStreams:
     def sent(
         self, stream: SendStream, next_lsn: Lsn, sent_bytes: int, chain: ChainNode
     ) -> list[NodeEffect]:
-        """The shell sent what it was told to, up to `next_lsn`."""
+        """The shell sent what it was told to, up to `next_lsn`; `sent_bytes` of the credit."""
         stream.is_sending = False
         stream.next_lsn = max(stream.next_lsn, next_lsn)
         stream.sent_bytes += sent_bytes
@@ -146,6 +149,7 @@ class SendStreams:
         if room > 0:
             stream.is_sending = True
             stream.told = None
+            batch_bytes = READ_BATCH_BYTES if stream.selection is None else SELECT_BATCH_BYTES
             effects.append(
                 SendBlocks(
                     stream.session,
@@ -154,7 +158,8 @@ class SendStreams:
                     stream.version,
                     stream.next_lsn,
                     min(readable_end, stream.end),
-                    min(room, READ_BATCH_BYTES),
+                    min(room, batch_bytes),
+                    stream.selection,
                 )
             )
         return effects

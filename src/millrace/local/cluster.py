@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -22,6 +22,7 @@ from millrace.config import (
     KeeperSettings,
     NodeSettings,
     StoreSettings,
+    load,
     to_toml,
     validate,
 )
@@ -31,6 +32,9 @@ from millrace.types import Role
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
 POLL_S = 0.02
+SLOW_S = 5.0  # A node that takes longer to start is worth a word.
+LOG_LINES_SHOWN = 5
+NODES_MAX = 64
 STATE_FILE = "cluster.json"
 
 
@@ -72,9 +76,14 @@ class LocalCluster:
         """Lay out a cluster; `start` runs it.  Ports are `first_port` and the following, and 100
         above them for the admin ports, if all are free; else any that are."""
         if (folder / STATE_FILE).exists():
-            raise UsageError(f"{folder} holds a cluster already: `millrace dev down` removes it")
-        if not 1 <= nodes <= 64:
-            raise UsageError(f"{nodes} nodes: choose between 1 and 64")
+            raise UsageError(
+                f"{folder} holds a cluster already: `millrace dev down --wipe` removes it"
+            )
+        if folder.exists() and any(folder.iterdir()):
+            # Whoever removes the cluster removes its folder.
+            raise UsageError(f"{folder} is not empty: give the cluster a folder of its own")
+        if not 1 <= nodes <= NODES_MAX:
+            raise UsageError(f"{nodes} nodes: choose between 1 and {NODES_MAX}")
         ports = _node_ports(nodes, first_port)
         places = [*locations, *([""] * nodes)][:nodes]
         members = [
@@ -86,29 +95,28 @@ class LocalCluster:
             )
             for number in range(1, nodes + 1)
         ]
-        cluster = cls(folder, _State(name, members))
-        for node, location in zip(members, places, strict=True):
-            settings = ClusterSettings(
-                name=name,
-                metadata="etcd" if etcd else "embedded",
-                metadata_address="" if etcd else members[0].address,
-                etcd=tuple(etcd),
-                lease_ttl_ms=lease_ttl_ms,
-            )
-            configuration = Configuration(
-                NodeSettings(
-                    node.id,
-                    str(Path(node.folder) / "data"),
-                    node.address,
-                    admin=node.admin,
-                    location=location,
-                    roles=_roles(hosts_metadata=not etcd and node.id == 1),
+        settings = ClusterSettings(
+            name=name,
+            metadata="etcd" if etcd else "embedded",
+            metadata_address="" if etcd else members[0].address,
+            etcd=tuple(etcd),
+            lease_ttl_ms=lease_ttl_ms,
+        )
+        configurations = [  # All are checked before anything is written.
+            validate(
+                Configuration(
+                    _node_settings(node, location, hosts_metadata=not etcd and node.id == 1),
+                    settings,
+                    store or StoreSettings(),
+                    keeper or KeeperSettings(),
                 ),
-                settings,
-                store or StoreSettings(),
-                keeper or KeeperSettings(),
+                f"node {node.id}",
             )
-            cluster._write(node, validate(configuration, f"node {node.id}"))
+            for node, location in zip(members, places, strict=True)
+        ]
+        cluster = cls(folder, _State(name, members))
+        for node, configuration in zip(members, configurations, strict=True):
+            cluster._write(node, configuration)
         cluster._save()
         return cluster
 
@@ -138,15 +146,31 @@ class LocalCluster:
 
     # -- Processes ----------------------------------------------------------------------------
 
-    def start(self, numbers: Iterable[int] | None = None) -> None:
-        """Start nodes that do not run and wait until each serves."""
-        chosen = [self.node(number) for number in numbers] if numbers else self.nodes
+    def start(
+        self, numbers: Iterable[int] | None = None, say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """Start nodes that do not run and wait until each serves; `say` is told of one that takes
+        long."""
+        chosen = [self.node(number) for number in dict.fromkeys(numbers)] if numbers else self.nodes
         started = [node for node in chosen if not self.is_running(node.id)]
         for node in started:
             self._spawn(node)
             self._save()  # Whoever is interrupted here leaves no node that nobody knows.
         for node in started:
-            self._wait_ready(node)
+            self._wait_ready(node, say)
+
+    def check_startable(self, numbers: Iterable[int]) -> None:
+        """A node serves only when it has reached the metadata repository: raises Unavailable if
+        that is on a node which does not run and is not to be started with these."""
+        chosen = [self.node(number) for number in numbers]
+        for node in chosen:
+            host = self._metadata_host(node)
+            if host is not None and host not in chosen and not self.is_running(host.id):
+                raise Unavailable(
+                    f"node {node.id} cannot start: node {host.id}, which hosts the metadata "
+                    f"repository, does not run. Start both: `millrace dev start {host.id} "
+                    f"{node.id}`"
+                )
 
     def kill(self, number: int) -> None:
         """SIGKILL: no goodbye, nothing flushed."""
@@ -197,7 +221,7 @@ class LocalCluster:
         raise UsageError(f"there is no node {number}: the cluster has {known}")
 
     def log_text(self, number: int) -> str:
-        path = Path(self.node(number).folder) / "node.log"
+        path = self._log_file(self.node(number))
         return path.read_text(errors="replace") if path.exists() else ""
 
     def __enter__(self) -> "LocalCluster":
@@ -218,7 +242,7 @@ class LocalCluster:
         temporary.replace(self.folder / STATE_FILE)
 
     def _spawn(self, node: LocalNode) -> None:
-        with (Path(node.folder) / "node.log").open("ab") as log:
+        with self._log_file(node).open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "millrace", "node", "run", str(self._file(node))],
                 stdin=subprocess.DEVNULL,
@@ -229,27 +253,43 @@ class LocalCluster:
         node.pid = process.pid
         self._processes[node.id] = process
 
-    def _wait_ready(self, node: LocalNode) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline:
+    def _metadata_host(self, node: LocalNode) -> LocalNode | None:
+        """None: it is no node of ours."""
+        settings = load(self._file(node)).cluster
+        if settings.metadata != "embedded":
+            return None
+        return next(
+            (each for each in self.nodes if each.address == settings.metadata_address), None
+        )
+
+    def _wait_ready(self, node: LocalNode, say: Callable[[str], None]) -> None:
+        began_s = time.monotonic()
+        is_told = False
+        while (waited_s := time.monotonic() - began_s) < START_TIMEOUT_S:
             if is_healthy(node.admin):
                 return
             if not self.is_running(node.id):
                 raise self._not_started(node, "stopped while starting")
+            if waited_s > SLOW_S and not is_told:
+                is_told = True
+                say(f"node {node.id} does not serve yet; its log is {self._log_file(node)}")
             time.sleep(POLL_S)
         raise self._not_started(node, f"did not start within {START_TIMEOUT_S:.0f} s")
 
     def _not_started(self, node: LocalNode, what: str) -> Unavailable:
-        text = self.log_text(node.id)[-2_000:]
-        return Unavailable(f"node {node.id} {what}; the end of its log:\n{text}")
+        last = "\n".join(self.log_text(node.id).splitlines()[-LOG_LINES_SHOWN:])
+        return Unavailable(f"node {node.id} {what}; the end of {self._log_file(node)}:\n{last}")
 
     def _file(self, node: LocalNode) -> Path:
         return Path(node.folder) / "node.toml"
 
+    def _log_file(self, node: LocalNode) -> Path:
+        return Path(node.folder) / "node.log"
+
     def _signal(self, number: int, what: signal.Signals) -> None:
         node = self.node(number)
         if not self.is_running(number):
-            raise UsageError(f"node {number} does not run")
+            raise Unavailable(f"node {number} does not run")
         os.kill(node.pid, what)
         deadline = time.monotonic() + STOP_TIMEOUT_S
         while self.is_running(number):
@@ -261,9 +301,16 @@ class LocalCluster:
         self._save()
 
 
-def _roles(*, hosts_metadata: bool) -> tuple[Role, ...]:
+def _node_settings(node: LocalNode, location: str, *, hosts_metadata: bool) -> NodeSettings:
     roles = (Role.STORAGE, Role.SEQUENCER)
-    return (*roles, Role.METADATA) if hosts_metadata else roles
+    return NodeSettings(
+        node.id,
+        str(Path(node.folder) / "data"),
+        node.address,
+        admin=node.admin,
+        location=location,
+        roles=(*roles, Role.METADATA) if hosts_metadata else roles,
+    )
 
 
 def _is_alive(pid: int, file: Path) -> bool:

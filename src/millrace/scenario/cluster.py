@@ -4,6 +4,7 @@ Every exchange is written down as in a sequence diagram: `A -> SN1 write 1=x epo
 `SN1 -> A written`.  Nothing happens by itself: no time passes, nobody works in the background.
 """
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -70,6 +71,9 @@ class ScenarioNode:
 
     def is_writable(self, session: int) -> bool:
         return True
+
+    def after_others(self, call: Callable[[], None]) -> None:
+        """As `push`."""
 
     def _run_learn(self, order: RunLearn) -> None:
         running = learn(order.log, order.epoch, order.source, self.id, order.others)

@@ -14,8 +14,9 @@ from millrace.codec.blocks import parse_header, verify
 from millrace.core.log_state import Fence, LogState
 from millrace.core.messages import Refusal, Standing
 from millrace.errors import CorruptBlock
-from millrace.limits import MIB
+from millrace.limits import MIB, SCAN_BLOCKS_MAX
 from millrace.store.contract import Done, StoreFailed, Usage
+from millrace.store.weighing import weigh
 from millrace.types import (
     FIRST_LSN,
     NO_TOKEN,
@@ -27,6 +28,7 @@ from millrace.types import (
     LogId,
     Lsn,
     NodeId,
+    Weight,
 )
 
 ROOM_BYTES = 256 * MIB
@@ -190,6 +192,7 @@ class MemoryStore:
     # -- The contract -------------------------------------------------------------------------
 
     def put(self, block: Block, copyset: tuple[NodeId, ...], ack: Ack) -> None:
+        assert not block.is_cut, f"{block!r} was cut for a reader: no store takes it"
         is_full = self._used_bytes() + block.size > self._room_bytes
         self._log(block.log).put(block)
         self._unsettled.append((block, ack))
@@ -236,7 +239,7 @@ class MemoryStore:
         found: list[Block] = []
         size = 0
         for block in [] if held is None or first >= end else held.within(first, end):
-            if found and size + block.size > bytes_max:
+            if found and (size + block.size > bytes_max or len(found) >= SCAN_BLOCKS_MAX):
                 break
             try:
                 verify(block)
@@ -272,6 +275,12 @@ class MemoryStore:
             size += held.blocks[first].size
             at = first
         return max(at, held.trim_end)
+
+    def weigh(self, log: LogId, first: Lsn, end: Lsn, pieces: int) -> list[Weight]:
+        held = self._live.get(log)
+        if held is None:
+            return []
+        return weigh(lambda *run: (one.extent() for one in held.within(*run)), first, end, pieces)
 
     def usage(self) -> Usage:
         used = self._used_bytes()

@@ -29,6 +29,7 @@ _CHAIN_WORDS = (
     "fetch",
     "find-time",
     "find-size",
+    "weigh",
     "describe",
     "drop",
     "learn",
@@ -174,9 +175,11 @@ class NodeMachine(Machine):
                 return "drop"
             case e.SendBlocks():
                 self._sending[effect.stream] = effect
+                selection = effect.selection
                 return (
                     f"send stream {effect.stream} version {effect.version} "
                     f"{w.show_range(effect.first, effect.end)}"
+                    + ("" if selection is None else f" select {w.show_selection(selection)}")
                 )
             case _:
                 return _show_speaking(effect)
@@ -190,6 +193,7 @@ def _show_speaking(
     | e.AnswerIndex
     | e.AnswerFetch
     | e.AnswerFind
+    | e.AnswerWeigh
     | e.AnswerDescribe
     | e.RunLearn,
 ) -> str:
@@ -215,6 +219,9 @@ def _show_speaking(
                 else f"size {effect.bytes_kept}"
             )
             return f"reply with the position of {wanted}"
+        case e.AnswerWeigh():
+            weighed = w.show_range(effect.first, effect.end)
+            return f"reply with the weights of {weighed} in {effect.pieces} pieces"
         case e.AnswerDescribe():
             return f"reply with a description epoch {effect.epoch} readable {effect.readable_end}"
         case e.RunLearn():

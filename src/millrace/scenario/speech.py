@@ -64,6 +64,8 @@ _BLOCKS = Kind("BLOCK...", w.parse_block, w.show_block, is_list=True)
 _EXTENTS = Kind("EXTENT...", w.parse_extent, w.show_extent, is_list=True)
 _RANGE = Kind("[FIRST,END)", w.parse_range, lambda pair: w.show_range(*pair))
 _RUN = Kind("FIRST..LAST", w.parse_run, lambda pair: w.show_run(*pair))
+_WEIGHTS = Kind("[FIRST,END)=N...", w.parse_weight, w.show_weight, is_list=True)
+_SELECTION = Kind("SELECTION", w.parse_selection, w.show_selection)
 _TOKEN = Kind("CLIENT.REQUEST", w.parse_token, w.show_token)
 _NODE = Kind("NODE", w.parse_node, w.show_node)
 _NODES = Kind("NODE...", w.parse_node, w.show_node, is_list=True)
@@ -125,6 +127,7 @@ SHAPES: Final = tuple(
         ),
         ("find-time", m.FindTime, _bare("timestamp_us", _NUMBER), _EPOCH),
         ("find-size", m.FindSize, _bare("bytes_kept", _NUMBER), _EPOCH),
+        ("weigh", m.Weigh, _range("first", "end"), _EPOCH, _key("pieces", _NUMBER)),
         ("describe", m.Describe),
         ("drop", m.Drop),
         (
@@ -134,6 +137,7 @@ SHAPES: Final = tuple(
             _EPOCH,
             *_STREAM,
             _key("credit", _NUMBER, field="credit_bytes"),
+            _key("select", _SELECTION, None, "selection"),
         ),
         ("window", m.Window, *_STREAM, _key("credit", _NUMBER, field="credit_bytes")),
         ("stop", m.Stop, _key("stream", _NUMBER)),
@@ -183,6 +187,7 @@ SHAPES: Final = tuple(
         ),
         ("revised", m.Revised, _key("end", _LSN, field="contiguous_end")),
         ("position", m.Position, _bare("lsn", _LSN)),
+        ("weighed", m.Weighed, _key("pieces", _WEIGHTS, ())),
         ("dropped", m.Dropped),
         (
             "described",

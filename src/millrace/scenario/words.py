@@ -15,7 +15,9 @@ from millrace.types import (
     LogId,
     Lsn,
     NodeId,
+    Selection,
     Token,
+    Weight,
 )
 
 LOG = LogId(1)
@@ -26,6 +28,7 @@ _BLOCK = re.compile(r"(\d+)(?:\.\.(\d+))?(?:=([^@]*)|!(hole|loss))?(?:@(\d+)\.(\
 _RANGE = re.compile(r"\[(\d+),(\d*)\)")
 _RUN = re.compile(r"(\d+)(?:\.\.(\d+))?")
 _NODE = re.compile(r"(SN|SQ)(\d*)")
+_WEIGHT = re.compile(r"(\[\d+,\d+\))=(\d+)")
 
 
 def parse_block(word: str) -> Block:
@@ -115,6 +118,45 @@ def parse_run(word: str) -> tuple[Lsn, Lsn]:
 
 def show_run(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}..{last}"
+
+
+def parse_weight(word: str) -> Weight:
+    """`[1,9)=512`: positions and their bytes."""
+    match = _WEIGHT.fullmatch(word)
+    if match is None:
+        raise ValueError(word)
+    return Weight(*parse_range(match[1]), int(match[2]))
+
+
+def show_weight(weight: Weight) -> str:
+    return f"{show_range(weight.first, weight.end)}={weight.bytes}"
+
+
+def parse_selection(word: str) -> Selection:
+    """`key,value`, `none`, `value/keys=a|b`, `key/from=5/until=9`."""
+    names, *filters = word.split("/")
+    columns = () if names == "none" else tuple(names.split(","))
+    wanted = dict(part.split("=", 1) for part in filters)
+    first, end, keys = (wanted.pop(name, None) for name in ("from", "until", "keys"))
+    if wanted:
+        raise ValueError(word)
+    return Selection(
+        columns,
+        None if first is None else int(first),
+        None if end is None else int(end),
+        None if keys is None else tuple(key.encode() for key in keys.split("|")),
+    )
+
+
+def show_selection(selection: Selection) -> str:
+    shown = ",".join(selection.columns) or "none"
+    if selection.time_first_us is not None:
+        shown += f"/from={selection.time_first_us}"
+    if selection.time_end_us is not None:
+        shown += f"/until={selection.time_end_us}"
+    if selection.keys is not None:
+        shown += "/keys=" + "|".join(key.decode() for key in selection.keys)
+    return shown
 
 
 def parse_node(word: str) -> NodeId:

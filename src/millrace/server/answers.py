@@ -9,6 +9,7 @@ from millrace.core.effects import (
     AnswerFetch,
     AnswerFind,
     AnswerIndex,
+    AnswerWeigh,
     AnswerWritten,
 )
 from millrace.core.messages import (
@@ -21,13 +22,22 @@ from millrace.core.messages import (
     Refusal,
     Refused,
     Standing,
+    Weighed,
 )
 from millrace.errors import CorruptBlock
 from millrace.limits import INDEX_PAGE_EXTENTS, READ_BATCH_BYTES
 from millrace.store.contract import Store
 from millrace.types import FIRST_LSN, Epoch, Lsn
 
-StoreAnswer = AnswerBlock | AnswerWritten | AnswerIndex | AnswerFetch | AnswerFind | AnswerDescribe
+StoreAnswer = (
+    AnswerBlock
+    | AnswerWritten
+    | AnswerIndex
+    | AnswerFetch
+    | AnswerFind
+    | AnswerWeigh
+    | AnswerDescribe
+)
 Answered = tuple[Message, Callable[[], None] | None]
 
 
@@ -45,6 +55,8 @@ def answer(store: Store, effect: StoreAnswer) -> Answered:
                 return _fetch(store, effect)
             case AnswerFind():
                 return _find(store, effect), None
+            case AnswerWeigh(_, log, first, end, pieces):
+                return Weighed(tuple(store.weigh(log, first, end, pieces))), None
             case AnswerDescribe():
                 return _describe(store, effect), None
             case _:

@@ -150,6 +150,9 @@ class NodeService:
         target = self._sessions.get(session)
         return target is None or target.is_writable
 
+    def after_others(self, call: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(call)
+
     # -- Tasks --------------------------------------------------------------------------------
 
     async def close(self) -> None:

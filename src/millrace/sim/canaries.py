@@ -23,14 +23,15 @@ from millrace.core.send_streams import SendStreams
 from millrace.core.sequencer import Sequencer
 from millrace.sim import disk as disks
 from millrace.sim.store import SimulatedStore
-from millrace.types import Ack, Lsn
+from millrace.types import Ack, Lsn, Selection
 
 Canary = Callable[[], AbstractContextManager[None]]
 CANARIES: dict[str, Canary] = {}
 
 
 def _canary(plant: Callable[[Callable[[Any, str, Any], None]], None]) -> None:
-    """Register a canary under its function's name; `plant` is given a function that patches."""
+    """Register a canary under its function's name; `plant` is given a function that patches, and
+    its docstring says what is wrong."""
 
     @contextmanager
     def planted() -> Iterator[None]:
@@ -47,6 +48,7 @@ def _canary(plant: Callable[[Callable[[Any, str, Any], None]], None]) -> None:
             for owner, name, value in reversed(before):
                 setattr(owner, name, value)
 
+    planted.__doc__ = plant.__doc__
     CANARIES[plant.__name__] = planted
 
 
@@ -68,6 +70,7 @@ def fence_not_persisted(patch: Patch) -> None:
 
 @_canary
 def seal_answered_before_durable(patch: Patch) -> None:
+    """A node says that it is sealed before the seal is on its disk."""
     seal = ChainNode._seal
 
     def hasty(self: ChainNode, ticket: Ticket, request: Seal) -> list[NodeEffect]:
@@ -95,6 +98,7 @@ def seal_by_two_proposers(patch: Patch) -> None:
 
 @_canary
 def written_before_durable(patch: Patch) -> None:
+    """A node acknowledges a block before it is on its disk."""
     settle = ChainNode._settle
 
     def hasty(self: ChainNode, ticket: Ticket, ack: Ack, answer: Any) -> Settle:
@@ -114,16 +118,19 @@ def written_before_durable(patch: Patch) -> None:
 
 @_canary
 def readable_before_durable(patch: Patch) -> None:
+    """A node shows its readers blocks that are not on its disk yet."""
     patch(ChainNode, "readable_end", property(lambda self: self.taken.contiguous_end))
 
 
 @_canary
 def write_once_ignores_islands(patch: Patch) -> None:
+    """A block above the first hole may be overwritten."""
     patch(TakenRanges, "overlaps", lambda self, first, end: first < self.contiguous_end and end > 0)
 
 
 @_canary
 def accepts_old_epochs(patch: Patch) -> None:
+    """A sealed node still takes writes of the epoch before."""
     accept = ChainNode._accept
 
     def lenient(self: ChainNode, ticket: Ticket, epoch: Any, *rest: Any) -> list[NodeEffect]:
@@ -145,11 +152,14 @@ def blank_admits_itself(patch: Patch) -> None:
 
 @_canary
 def dirty_opens_as_member(patch: Patch) -> None:
+    """A node that lost what was only in its memory comes back as if it had not."""
     patch(disks, "dirtied", lambda fence: fence)
 
 
 @_canary
 def trim_moves_down(patch: Patch) -> None:
+    """A late request moves the trim point back."""
+
     def trim(self: ChainNode, ticket: Ticket, end: Lsn) -> list[NodeEffect]:
         from millrace.core.effects import TrimLog
         from millrace.core.messages import Trimmed
@@ -176,6 +186,7 @@ def window_ignored(patch: Patch) -> None:
 
 @_canary
 def sequencer_goes_back(patch: Patch) -> None:
+    """A sequencer that is appointed again counts from an older position."""
     bootstrap = Sequencer.bootstrap
 
     def forgetful(self: Sequencer, epoch: Any, next_lsn: Lsn) -> Any:
@@ -190,6 +201,8 @@ def sequencer_goes_back(patch: Patch) -> None:
 
 @_canary
 def position_lost_is_appended(patch: Patch) -> None:
+    """An append whose position somebody else took is acknowledged there."""
+
     def optimistic(self: Any, projection: Projection) -> Any:
         yield from ()
         return Appended(self._block.first, self._block.last)
@@ -209,11 +222,13 @@ def positions_outlive_their_sequencer(patch: Patch) -> None:
 
 @_canary
 def unknown_is_not_appended(patch: Patch) -> None:
+    """An append that may have happened is reported as one that did not."""
     patch(Append, "_give_up", lambda self, reason, detail: NotAppended(reason, detail))
 
 
 @_canary
 def last_node_not_waited_for(patch: Patch) -> None:
+    """An append is acknowledged before the tail has it."""
     write_down = Append._write_down
 
     def hasty(self: Any, projection: Projection, block: Any) -> Any:
@@ -240,6 +255,7 @@ def retry_takes_a_new_position(patch: Patch) -> None:
 
 @_canary
 def fill_without_peek(patch: Patch) -> None:
+    """A position is filled although no writer was given it."""
     from millrace.core.messages import Peeked
 
     ask = repair.__dict__["ask"]
@@ -266,6 +282,8 @@ def fill_from_the_tail(patch: Patch) -> None:
 
 @_canary
 def reconcile_skips_completing(patch: Patch) -> None:
+    """A block that only some of the chain hold is not passed on to the others."""
+
     def lazy(*arguments: Any) -> Any:
         yield from ()
 
@@ -315,6 +333,8 @@ def learner_keeps_surplus(patch: Patch) -> None:
 
 @_canary
 def grows_without_learning(patch: Patch) -> None:
+    """A node joins the chain without having copied the log."""
+
     def lazy(projection: Projection, learner: Any) -> Any:
         yield from ()
         return Learned(Lsn(1), 0, 0)
@@ -327,6 +347,7 @@ def grows_without_learning(patch: Patch) -> None:
 
 @_canary
 def reads_from_the_head(patch: Patch) -> None:
+    """Readers ask the head, which holds what is not committed."""
     patch(Projection, "tail", property(lambda self: self.chain[0]))
 
 
@@ -344,6 +365,43 @@ def hole_is_skipped(patch: Patch) -> None:
         return arrived(self, node, message)
 
     patch(ReadStream, "arrived", careless)
+
+
+@_canary
+def cut_drops_a_row(patch: Patch) -> None:
+    """A node takes one of the keys that are asked for to be none of them."""
+    from millrace.server import shell
+
+    cut = shell.__dict__["cut"]
+
+    def careless(block: Any, selection: Selection) -> Any:
+        keys = None if selection.keys is None else selection.keys[1:]
+        return cut(block, msgspec.structs.replace(selection, keys=keys))
+
+    patch(shell, "cut", careless)
+
+
+@_canary
+def whole_blocks_not_selected(patch: Patch) -> None:
+    """A reader believes that the node has left out what it did not ask for."""
+    from millrace.sim import reader
+
+    selected_batch = reader.__dict__["selected_batch"]
+
+    def trusting(block: Any, selection: Selection, **part: Any) -> Any:
+        if not block.is_cut:
+            selection = Selection(selection.columns)
+        return selected_batch(block, selection, **part)
+
+    patch(reader, "selected_batch", trusting)
+
+
+@_canary
+def cut_counted_by_its_size(patch: Patch) -> None:
+    """A node takes bare headers to cost a reader next to nothing."""
+    from millrace.server import shell
+
+    patch(shell, "credit_bytes", lambda block: block.size)
 
 
 def _misbehaved() -> Any:

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from random import Random
 from types import ModuleType
 
+from millrace.codec import cuts
 from millrace.core import append, keeper, learn, reconcile, send_streams, sequencer
+from millrace.limits import SELECT_BATCH_BYTES
 from millrace.server import answers
 
 _KNOBS: tuple[tuple[ModuleType, str, tuple[int, ...]], ...] = (
@@ -22,17 +24,26 @@ _KNOBS: tuple[tuple[ModuleType, str, tuple[int, ...]], ...] = (
     (sequencer, "RECENT_RANGES_MAX", (1, 4)),
     (append, "APPEND_ATTEMPTS_MAX", (2, 4)),
 )
+# Simulated blocks are far too small to be worth cutting: most runs cut them all the same.
+_CUTTING: tuple[tuple[ModuleType, str, tuple[int, ...]], ...] = (
+    (cuts, "CUT_BYTES_MIN", (0, 0, 0, 300, cuts.CUT_BYTES_MIN)),
+    (cuts, "KEPT_EIGHTHS_MAX", (100, 100, cuts.KEPT_EIGHTHS_MAX)),
+    (send_streams, "SELECT_BATCH_BYTES", (1, 300, 2_000, SELECT_BATCH_BYTES)),
+)
 
 
 @contextmanager
 def turned(seed: int | str) -> Iterator[None]:
     rng = Random(f"{seed}/knobs")
-    before = [(module, name, module.__dict__[name]) for module, name, _ in _KNOBS]
+    before = [(module, name, module.__dict__[name]) for module, name, _ in (*_KNOBS, *_CUTTING)]
     is_turning = rng.random() < 0.5
     try:
         for module, name, values in _KNOBS:
             if is_turning and rng.random() < 0.5:
                 setattr(module, name, rng.choice(values))
+        cutting = Random(f"{seed}/cutting")
+        for module, name, values in _CUTTING:
+            setattr(module, name, cutting.choice(values))
         yield
     finally:
         for module, name, value in before:

@@ -12,12 +12,27 @@ A broken guarantee raises Violation at the event that broke it, which is the bes
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from millrace.core.append import Appended, AppendOutcome, AppendUnknown, NotAppended
 from millrace.core.messages import Message
 from millrace.core.procedure import Note
 from millrace.core.projection import Projection
+from millrace.sim.selecting import Columns, expected_rows, rows_of
 from millrace.sim.violation import Violation
-from millrace.types import Ack, Block, EntryKind, Epoch, Gap, GapKind, LogId, Lsn, NodeId, Token
+from millrace.types import (
+    Ack,
+    Block,
+    EntryKind,
+    Epoch,
+    Gap,
+    GapKind,
+    LogId,
+    Lsn,
+    NodeId,
+    Selection,
+    Token,
+)
 
 if TYPE_CHECKING:
     from millrace.sim.node import Node
@@ -25,31 +40,31 @@ if TYPE_CHECKING:
 
 HOLE_VALUE = 0  # Stand in for a checksum where a position holds no record.
 LOSS_VALUE = -1
+Range = tuple[Lsn, Lsn]
 _DIVERGED = ("append.diverged", "chain.diverged")
 
 
 class AppendRecord:
     """What is known of one append."""
 
-    __slots__ = ("ack", "count", "floor", "log", "outcome", "placed", "token", "values", "writer")
+    __slots__ = ("ack", "count", "floor", "log", "outcome", "placed", "token", "writer", "written")
 
     def __init__(
         self,
         log: LogId,
         token: Token,
-        count: int,
         ack: Ack,
         floor: Lsn,
         writer: str,
-        values: tuple[bytes, ...],
+        written: Columns,
     ) -> None:
         self.log = log
         self.token = token
-        self.count = count
+        self.count = len(written.values)
         self.ack = ack
         self.floor = floor  # The highest position acknowledged before this began.
         self.writer = writer
-        self.values = values
+        self.written = written
         self.placed: dict[Lsn, int] = {}  # Checksum of the block at each position it was given.
         self.outcome: AppendOutcome | None = None
 
@@ -206,13 +221,12 @@ class Ledger:
         self,
         log: LogId,
         token: Token,
-        count: int,
         ack: Ack,
         writer: str,
-        values: tuple[bytes, ...],
+        written: Columns,
     ) -> AppendRecord:
         floor = self.truth(log).acked_last
-        record = AppendRecord(log, token, count, ack, floor, writer, values)
+        record = AppendRecord(log, token, ack, floor, writer, written)
         self.appends[token] = record
         return record
 
@@ -292,15 +306,30 @@ class Ledger:
 
     def delivered(self, reader: str, block: Block, first: Lsn, end: Lsn) -> None:
         record = self.appends.get(block.token)
-        if record is None or record.placed.get(block.first) != block.checksum:
+        checksum = None if record is None else record.placed.get(block.first)
+        # A cut has checksums of its own: `selected` looks at what is in it.
+        is_right = block.is_cut or checksum == block.checksum
+        if record is None or checksum is None or not is_right or block.count != record.count:
             raise Violation("G4", f"{reader} was given {block!r}, which nobody wrote")
         truth = self.truth(block.log)
-        if not self._is_committed(truth, block.first, block.checksum, record.ack):
-            where = self._where(truth, block.first, block.checksum)
+        if not self._is_committed(truth, block.first, checksum, record.ack):
+            where = self._where(truth, block.first, checksum)
             raise Violation("G6", f"{reader} was given {block!r}, not committed: {where}")
-        if (block.first, block.checksum) not in truth.lost_blocks:
-            self._fix(block.log, first, end, block.checksum)
+        if (block.first, checksum) not in truth.lost_blocks:
+            self._fix(block.log, first, end, checksum)
             self._see(block.token, block.first)
+
+    def selected(
+        self, reader: str, block: Block, selection: Selection, part: Range, batch: pa.RecordBatch
+    ) -> None:
+        """The rows that a reader made of a part of a block that was delivered to it."""
+        wanted = expected_rows(self.appends[block.token].written, block.first, selection, *part)
+        given = rows_of(batch)
+        if given != wanted:
+            how = "cut" if block.is_cut else "whole"
+            raise Violation(
+                "G4", f"{reader} selects {selection}; of {block!r}, {how}: {given}, not {wanted}"
+            )
 
     def gap(self, reader: str, log: LogId, gap: Gap) -> None:
         truth = self.truth(log)

@@ -3,6 +3,7 @@
 It holds its lease in the repository, runs learning when told to, and takes its turn as keeper.
 """
 
+from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -162,6 +163,9 @@ class Node(Process):
     def is_writable(self, session: int) -> bool:
         connection = self._sessions.get(session)
         return connection is None or self.world.network.is_writable(connection, self)
+
+    def after_others(self, call: Callable[[], None]) -> None:
+        self.later(1, call)
 
     def _check_answer(self, session: int, request: int, message: Message) -> None:
         about = self._writes.pop((session, request), None)

@@ -4,9 +4,11 @@ A reader's position is its application's state, so it survives a crash of the pr
 short ranges one behind the other, others follow the log for ever.
 """
 
+from random import Random
 from typing import TYPE_CHECKING
 
-from millrace.codec.blocks import junk
+from millrace.codec.blocks import HEADER_BYTES, junk
+from millrace.codec.cuts import selected_batch
 from millrace.core.follow import copy_elsewhere, find_projection
 from millrace.core.messages import Message, Start
 from millrace.core.procedure import Answer, Failure
@@ -27,12 +29,14 @@ from millrace.core.read_stream import (
     TellSender,
 )
 from millrace.core.repair import FillPolicy, repair
+from millrace.core.selections import credit_bytes
 from millrace.sim.driver import Driver
 from millrace.sim.network import Connection
 from millrace.sim.process import Process
 from millrace.sim.schedule import MS
+from millrace.sim.selecting import draw_selection
 from millrace.sim.violation import Violation
-from millrace.types import LSN_MAX, LogId, Lsn, NodeId
+from millrace.types import LSN_MAX, Block, LogId, Lsn, NodeId, Selection
 
 if TYPE_CHECKING:
     from millrace.sim.world import World
@@ -58,6 +62,7 @@ class Reader(Process):
         self.positions = {log: Lsn(1) for log in world.log_ids}
         self.readings: dict[int, Reading] = {}
         self.reads_ranges = self.rng.random() < 0.3
+        self.selection = draw_selection(Random(f"{world.seed}/selection/{number}"))
         self.take_us = self.rng.choice((0, 0, 100, 5_000))
         self.rewinds = 0
         self.blocks_received = 0
@@ -87,7 +92,8 @@ class Reader(Process):
             retry_ms=20,
         )
         self._streams += 1
-        reading = Reading(ReadStream(log, self._streams, first, end, settings))
+        stream = ReadStream(log, self._streams, first, end, settings, self.selection)
+        reading = Reading(stream)
         self.readings[self._streams] = reading
         self._perform(reading, reading.stream.open())
 
@@ -101,7 +107,9 @@ class Reader(Process):
                     self._advance(stream.log, first, end)
                     self.blocks_delivered += 1
                     self.world.ledger.delivered(self.name, block, first, end)
-                    self.later(self.take_us, self._take, reading, block.size)
+                    if self.selection is not None:
+                        self._select(self.selection, block, first, end)
+                    self.later(self.take_us, self._take, reading, credit_bytes(block))
                 case DeliverGap(gap):
                     self._advance(stream.log, gap.first, Lsn(gap.last + 1))
                     self.world.ledger.gap(self.name, stream.log, gap)
@@ -123,6 +131,13 @@ class Reader(Process):
                     self.world.count(f"reader.failed_{reason.value}")
                     self._finish(reading)  # Its application tries again.
         self._check_bounds(stream)
+
+    def _select(self, selection: Selection, block: Block, first: Lsn, end: Lsn) -> None:
+        """As the client library turns what it took into rows."""
+        how = "bare" if block.size == HEADER_BYTES else "cut" if block.is_cut else "whole"
+        self.world.count(f"select.{how}")
+        batch = selected_batch(block, selection, first=first, end=end)
+        self.world.ledger.selected(self.name, block, selection, (first, end), batch)
 
     def _advance(self, log: LogId, first: Lsn, end: Lsn) -> None:
         at = self.positions[log]

@@ -16,11 +16,13 @@ from millrace.codec.blocks import parse_header
 from millrace.core.log_state import Fence, LogState
 from millrace.core.messages import Refusal
 from millrace.errors import CorruptBlock
+from millrace.limits import SCAN_BLOCKS_MAX
 from millrace.sim import disk as disks
 from millrace.sim.disk import Disk, StoredLog
 from millrace.store.contract import Done, StoreFailed, Usage
 from millrace.store.picture import Picture
-from millrace.types import FIRST_LSN, Ack, Block, EntryKind, Extent, LogId, Lsn, NodeId
+from millrace.store.weighing import weigh
+from millrace.types import FIRST_LSN, Ack, Block, EntryKind, Extent, LogId, Lsn, NodeId, Weight
 
 COMMIT_WAIT_US = 50_000  # How long memory-acknowledged blocks wait for company.
 
@@ -133,6 +135,7 @@ class SimulatedStore:
     # -- Mutations ------------------------------------------------------------------------------
 
     def put(self, block: Block, copyset: tuple[NodeId, ...], ack: Ack) -> None:
+        assert not block.is_cut, f"{block!r} was cut for a reader: no store takes it"
         log = self._open(block.log)
         log.put(block)
         if self.on_put is not None:
@@ -342,7 +345,8 @@ class SimulatedStore:
             assert opened is not None
             block = opened.blocks[at]
             size += block.size
-            if blocks and (size > bytes_max or at in rotten):
+            is_enough = size > bytes_max or len(blocks) >= SCAN_BLOCKS_MAX
+            if blocks and (is_enough or at in rotten):
                 break
             self._check(log, at)
             blocks.append(block)
@@ -379,6 +383,15 @@ class SimulatedStore:
             if bytes_kept <= 0:
                 return max(first, opened.picture.trim_end)
         return opened.picture.trim_end
+
+    def weigh(self, log: LogId, first: Lsn, end: Lsn, pieces: int) -> list[Weight]:
+        opened = self._logs.get(log)
+        if opened is None:
+            return []
+        held = opened.blocks
+        return weigh(
+            lambda *run: (held[at].extent() for at in opened.within(*run)), first, end, pieces
+        )
 
     def usage(self) -> Usage:
         disk = self.disk

@@ -176,5 +176,7 @@ def _check_block(world: "World", number: int, block: Block) -> None:
     record = world.ledger.appends.get(block.token)
     if record is None or record.placed.get(block.first) != block.checksum:
         raise Violation("G4", f"node {number} holds {block!r}, which nobody wrote")
-    if tuple(one.value for one in records(block)) != record.values:
-        raise Violation("G4", f"node {number} holds {block!r} with other values")
+    written = record.written
+    held = [(one.value, one.key, one.timestamp) for one in records(block)]
+    if held != list(zip(written.values, written.keys, written.timestamps, strict=True)):
+        raise Violation("G4", f"node {number} holds {block!r} with other records")

@@ -1,5 +1,6 @@
 """Clients that append: small blocks with unique values, retried when the outcome is unknown."""
 
+from random import Random
 from typing import TYPE_CHECKING
 
 from millrace.codec import blocks
@@ -17,11 +18,13 @@ from millrace.sim.driver import Driver, Run
 from millrace.sim.ledger import AppendRecord
 from millrace.sim.process import Process
 from millrace.sim.schedule import MS
+from millrace.sim.selecting import KEYS, TIME_ZERO_US, Columns
 from millrace.types import Ack, Block, Epoch, LogId, Lsn, Token
 
 if TYPE_CHECKING:
     from millrace.sim.world import World
 
+RECORD_AGE_US = 300 * MS  # Timestamps are the application's: they need not be in order.
 RETRY_SHARE = 0.8
 RETRY_US = 20 * MS
 LATE_RETRY_US = 2_000 * MS
@@ -46,6 +49,8 @@ class Writer(Process):
         self.acknowledged = 0
         self.is_stopping = False
         self._appends = 0
+        self._column_rng = Random(f"{world.seed}/columns/{number}")
+        self.compresses = self._column_rng.random() < 0.3
 
     def on_start(self) -> None:
         self.driver = Driver(self)
@@ -70,9 +75,15 @@ class Writer(Process):
         stem = f"{self.name}.{self.life}.{self._appends}."
         size = int(self.rng.random() * shape.value_bytes_max)
         values = tuple(f"{stem}{at}".encode().ljust(size, b".") for at in range(count))
-        draft = blocks.draft(values, timestamps_us=self.clock_us() + 10**15, compress=False)
+        written = self._write(values)
+        draft = blocks.draft(
+            values,
+            keys=written.keys,
+            timestamps_us=written.timestamps,
+            compress=self.compresses,
+        )
         ack = Ack.MEMORY if self.rng.random() < shape.memory_share else Ack.DISK
-        record = self.world.ledger.began(log, token, count, ack, self.name, values)
+        record = self.world.ledger.began(log, token, ack, self.name, written)
 
         def place(first: Lsn, epoch: Epoch) -> Block:
             block = blocks.place(draft, log, epoch, first, token)
@@ -83,6 +94,12 @@ class Writer(Process):
         self.under_way[token] = operation
         self._try(operation)
         return operation
+
+    def _write(self, values: tuple[bytes, ...]) -> Columns:
+        rng = self._column_rng
+        now_us = self.clock_us() + TIME_ZERO_US
+        stamps = [now_us - int(rng.random() * RECORD_AGE_US) for _ in values]
+        return Columns(values, [rng.choice(KEYS) for _ in values], stamps)
 
     def _try(self, operation: Operation) -> None:
         operation.tries += 1

@@ -20,7 +20,7 @@ import msgspec
 
 from millrace.core.log_state import Fence, LogState
 from millrace.core.messages import Refusal
-from millrace.types import Ack, Block, Extent, LogId, Lsn, NodeId
+from millrace.types import Ack, Block, Extent, LogId, Lsn, NodeId, Weight
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -50,7 +50,8 @@ Done = Callable[[StoreFailed | None], None]
 
 
 class Store(Protocol):
-    def put(self, block: Block, copyset: tuple[NodeId, ...], ack: Ack) -> None: ...
+    def put(self, block: Block, copyset: tuple[NodeId, ...], ack: Ack) -> None:
+        """Take a block that nothing overlaps and that is not cut: both are decided above."""
 
     def set_fence(self, log: LogId, fence: Fence) -> None: ...
 
@@ -77,8 +78,9 @@ class Store(Protocol):
         """The block that holds `lsn`, as a copy that needs no release."""
 
     def scan(self, log: LogId, first: Lsn, end: Lsn, bytes_max: int) -> Scan:
-        """Blocks that intersect [first, end) in order; at least one if there is any.  Stops
-        before a damaged block; raises CorruptBlock when that is the first."""
+        """Blocks that intersect [first, end) in order; at least one if there is any, at most
+        SCAN_BLOCKS_MAX.  Stops before a damaged block; raises CorruptBlock when that is the
+        first."""
 
     def index(self, log: LogId, first: Lsn, end: Lsn, limit: int) -> list[Extent]: ...
 
@@ -87,6 +89,10 @@ class Store(Protocol):
         the end of the log if there is none."""
 
     def find_size(self, log: LogId, bytes_kept: int) -> Lsn: ...
+
+    def weigh(self, log: LogId, first: Lsn, end: Lsn, pieces: int) -> list[Weight]:
+        """About how many bytes lie where in [first, end), which is tiled by at most `pieces`
+        equal ranges; by looking at no more than WEIGH_ENTRIES_MAX blocks of each."""
 
     def usage(self) -> Usage: ...
 

@@ -36,7 +36,7 @@ from millrace.store.reading import BlockScan
 from millrace.store.recovery import Recovered, open_log_of, recover
 from millrace.store.room import Room
 from millrace.store.tail import TailBuffer, TailEntry
-from millrace.types import FIRST_LSN, Ack, Block, Extent, LogId, Lsn, NodeId
+from millrace.types import FIRST_LSN, Ack, Block, Extent, LogId, Lsn, NodeId, Weight
 
 
 class LmdbStore:
@@ -129,6 +129,7 @@ class LmdbStore:
     def put(self, block: Block, copyset: tuple[NodeId, ...], ack: Ack) -> None:
         if self.failure:
             return
+        assert not block.is_cut, f"{block!r} was cut for a reader: no store takes it"
         log = self._open(block.log)
         extent = block.extent()
         log.picture.add(extent)
@@ -349,6 +350,10 @@ class LmdbStore:
     def find_size(self, log: LogId, bytes_kept: int) -> Lsn:
         opened = self._logs.get(log)
         return FIRST_LSN if opened is None else self._reader.find_size(opened, bytes_kept)
+
+    def weigh(self, log: LogId, first: Lsn, end: Lsn, pieces: int) -> list[Weight]:
+        opened = self._logs.get(log)
+        return [] if opened is None else self._reader.weigh(opened, first, end, pieces)
 
     # -- Closing --------------------------------------------------------------------------------
 

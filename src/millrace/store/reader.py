@@ -20,7 +20,8 @@ from millrace.store import reading
 from millrace.store.directory import DataDirectory
 from millrace.store.layout import IndexEntry, ViewTransaction, block_key
 from millrace.store.open_log import OpenLog
-from millrace.types import Block, Lsn
+from millrace.store.weighing import weigh
+from millrace.types import Block, Extent, Lsn, Weight
 
 
 class Reader:
@@ -111,3 +112,12 @@ class Reader:
     def find_size(self, log: OpenLog, bytes_kept: int) -> Lsn:
         with self.snapshot() as transaction:
             return reading.find_size(transaction, self._tables, log, bytes_kept)
+
+    def weigh(self, log: OpenLog, first: Lsn, end: Lsn, pieces: int) -> list[Weight]:
+        with self.snapshot() as transaction:
+
+            def extents(begin: Lsn, stop: Lsn) -> Iterator[Extent]:
+                for entry in reading.entries(transaction, self._tables, log, begin, stop):
+                    yield entry.extent
+
+            return weigh(extents, first, end, pieces)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 
 from millrace.codec.blocks import parse
 from millrace.errors import CorruptBlock
+from millrace.limits import SCAN_BLOCKS_MAX
 from millrace.store.layout import (
     IndexEntry,
     Tables,
@@ -61,7 +62,7 @@ class BlockScan:
 def stored_block(log: OpenLog, first: Lsn, data: Buffer) -> Block:
     """Keeps I2."""
     block = parse(data)
-    if block.log != log.log or block.first != first:
+    if block.log != log.log or block.first != first or block.is_cut:
         raise CorruptBlock(f"position {first} of log {log.log} holds {block!r}")
     return block
 
@@ -134,7 +135,7 @@ def from_memory(log: OpenLog, first: Lsn, end: Lsn, bytes_max: int) -> list[Bloc
     size = 0
     for entry in log.tail.within(first, end):
         size += entry.block.size
-        if size > bytes_max and blocks:
+        if blocks and (size > bytes_max or len(blocks) >= SCAN_BLOCKS_MAX):
             break
         blocks.append(entry.block)
     return blocks
@@ -159,7 +160,7 @@ def from_disk(
     with transaction.cursor(db=tables.blocks) as cursor:
         for at, one in _merged(_on_disk(cursor, log, start, stop), log.tail.within(first, stop)):
             size += one.block.size if isinstance(one, TailEntry) else len(one)
-            if size > bytes_max and blocks:
+            if blocks and (size > bytes_max or len(blocks) >= SCAN_BLOCKS_MAX):
                 return blocks, mapped
             if isinstance(one, TailEntry):
                 blocks.append(one.block)
@@ -174,7 +175,7 @@ def from_disk(
     if size < bytes_max or not blocks:
         more = from_memory(log, max(first, floor), end, bytes_max - size)
         if more and (not blocks or size + more[0].size <= bytes_max):
-            blocks.extend(more)
+            blocks.extend(more[: SCAN_BLOCKS_MAX - len(blocks)])
     return blocks, mapped
 
 

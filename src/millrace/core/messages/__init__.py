@@ -34,6 +34,8 @@ from millrace.core.messages.chain import (
     Standing,
     Trim,
     Trimmed,
+    Weigh,
+    Weighed,
     Write,
     Written,
 )
@@ -157,6 +159,8 @@ __all__ = [
     "Stop",
     "Trim",
     "Trimmed",
+    "Weigh",
+    "Weighed",
     "Window",
     "Write",
     "Written",

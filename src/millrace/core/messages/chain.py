@@ -3,7 +3,7 @@
 from enum import Enum
 
 from millrace.core.messages.root import Message
-from millrace.types import Ack, Block, Epoch, Extent, LogId, Lsn, NodeId, Token
+from millrace.types import Ack, Block, Epoch, Extent, LogId, Lsn, NodeId, Token, Weight
 
 
 class Write(Message, frozen=True):
@@ -183,6 +183,24 @@ class FindSize(Message, frozen=True):
 
 class Position(Message, frozen=True):
     lsn: Lsn
+
+
+class Weigh(Message, frozen=True):
+    """About how many bytes lie in each of `pieces` equal parts of what is readable of
+    [first, end)."""
+
+    log: LogId
+    epoch: Epoch
+    first: Lsn
+    end: Lsn
+    pieces: int
+
+
+class Weighed(Message, frozen=True):
+    """In order; they tile what can be read of the range.  Fewer than asked for if there are fewer
+    positions, none if nothing of it is readable."""
+
+    pieces: tuple[Weight, ...]
 
 
 class Describe(Message, frozen=True):

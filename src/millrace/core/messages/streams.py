@@ -1,12 +1,13 @@
 """Read streams: START, WINDOW and STOP one way; blocks, gaps and the end the other."""
 
 from millrace.core.messages.root import Message, Refusal
-from millrace.types import Block, Epoch, GapKind, LogId, Lsn
+from millrace.types import Block, Epoch, GapKind, LogId, Lsn, Selection
 
 
 class Start(Message, frozen=True):
     """Send [first, end) of the log on `stream`; everything sent carries `version` (the filter
-    version of seed 003), so that a rewound stream can tell old answers from new ones."""
+    version of seed 003), so that a rewound stream can tell old answers from new ones.  With a
+    `selection` the node may cut blocks down to it; None: blocks as they lie."""
 
     log: LogId
     epoch: Epoch
@@ -15,6 +16,7 @@ class Start(Message, frozen=True):
     first: Lsn
     end: Lsn
     credit_bytes: int
+    selection: Selection | None = None
 
 
 class Started(Message, frozen=True):

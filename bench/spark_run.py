@@ -1,0 +1,51 @@
+"""Runs the Spark benchmark: one cluster, one session, the parts one after another.
+
+A part that fails is named in the result, and the others go on.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from bench import spark_latency, spark_throughput, spark_triggers
+from bench.peer import PeerFailure
+from bench.runner import progress
+from bench.spark_profile import SparkProfile
+from bench.spark_results import SparkRun
+from bench.spark_stage import open_stage
+from millrace.errors import MillraceError
+
+FAILURES: Final = (PeerFailure, MillraceError, PySparkException, Py4JError)
+FAILURE_CHARS: Final = 300  # What Java says of an error fills a screen.
+
+
+def measure(profile: SparkProfile) -> SparkRun:
+    run = SparkRun("")
+
+    def part(name: str, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except FAILURES as failure:
+            run.failures[name] = str(failure)[:FAILURE_CHARS]
+            progress(f"  failed: {run.failures[name]}")
+
+    def parts() -> None:
+        with open_stage() as stage:
+            run.description = stage.describe()
+            part(
+                "Spark, throughput",
+                lambda: spark_throughput.measure(stage, profile, run.rates),
+            )
+            part(
+                "Spark, triggers",
+                lambda: spark_triggers.measure(stage, profile, run.triggers),
+            )
+            part(
+                "Spark, latency",
+                lambda: spark_latency.measure(stage, profile, run.latencies),
+            )
+
+    part("Spark", parts)
+    return run

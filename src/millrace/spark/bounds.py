@@ -1,0 +1,158 @@
+"""From options to positions: which logs, where to begin, where to end.  Runs on the driver."""
+
+import asyncio
+import logging
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from millrace.client.cluster import Client
+from millrace.client.log import Log
+from millrace.errors import RecordsLost, UnknownLog, UsageError
+from millrace.spark.options import EARLIEST, LATEST, Bound, Options
+from millrace.spark.plan import Weight
+from millrace.types import Gap, GapKind, Lsn, Selection
+
+Range = tuple[Lsn, Lsn]  # From the first position up to and not including the end.
+
+NAMES_SHOWN: Final = 10
+PIECES: Final = 64
+_log = logging.getLogger("millrace.spark")
+
+
+class Ends(msgspec.Struct, frozen=True):
+    """Where a log can be read now."""
+
+    start: Lsn  # The trim point.
+    end: Lsn
+
+
+async def find_logs(client: Client, options: Options) -> dict[str, Log]:
+    """By name, sorted; raises UnknownLog if one that was named does not exist."""
+    if options.pattern is None:
+        return {name: await _find_log(client, name) for name in options.logs}
+    infos = {info.name: info for info in await client.logs()}
+    found: dict[str, Log] = {}
+    for name in sorted(infos):
+        if re.fullmatch(options.pattern, name):
+            log = await client.log(name)
+            if log.info.id != infos[name].id:  # Deleted and made again since we opened it.
+                client.forget(log)
+                log = await client.log(name)
+            found[name] = log
+    return found
+
+
+async def _find_log(client: Client, name: str) -> Log:
+    try:
+        return await client.log(name)
+    except UnknownLog:
+        names = sorted(info.name for info in await client.logs())
+        shown = ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
+        raise UnknownLog(
+            f"the cluster {client.name!r} has no log {name!r} (options log, logs); "
+            + (f"it has {shown}" if names else "it has none yet")
+        ) from None
+
+
+async def complete_ends(log: Log) -> Ends:
+    """Up to everything that was acknowledged before the call; a reader may have to wait a moment
+    for writers that are not done."""
+    return Ends(*await log.bounds())
+
+
+async def readable_ends(log: Log) -> Ends:
+    """Up to what can be read without waiting for anybody."""
+    return Ends(*await log.readable_bounds())
+
+
+async def resolve(
+    bound: Bound, logs: Mapping[str, Log], ends: Mapping[str, Ends]
+) -> dict[str, Lsn]:
+    """The position that `bound` means in each log.  Raises UsageError for one that lies beyond the
+    end, and for logs that it does not speak of."""
+    named = {*bound.places, *bound.times_us}
+    if strangers := sorted(named - set(logs)):
+        raise UsageError(
+            f"{bound.option} speaks of {', '.join(strangers)}, which the query does not read"
+        )
+    if named and (missing := sorted(set(logs) - named)):
+        raise UsageError(
+            f"{bound.option} says nothing of {', '.join(missing)}: give a position for each log"
+        )
+    places = await asyncio.gather(*(_place(bound, log, ends[name]) for name, log in logs.items()))
+    return dict(zip(logs, places, strict=True))
+
+
+async def _place(bound: Bound, log: Log, ends: Ends) -> Lsn:
+    moment = bound.times_us.get(log.name, bound.time_us)
+    if moment is not None:
+        return await at_time(log, moment, ends)
+    word = bound.places.get(log.name, bound.everywhere)
+    if word == EARLIEST:
+        return ends.start
+    if word == LATEST:
+        return ends.end
+    assert isinstance(word, int)
+    if word > ends.end:
+        raise UsageError(
+            f"{bound.option}: position {word} lies beyond the end of log {log.name!r}, whose next "
+            f"position is {ends.end}; give latest to begin there"
+        )
+    return Lsn(word)
+
+
+async def at_time(log: Log, time_us: int, ends: Ends) -> Lsn:
+    """The first record of that time or later; the end if there is none.  The node finds the block,
+    whose timestamps tell the record."""
+    block_first = await log.find_time(time_us)
+    first = max(block_first, ends.start)
+    if first >= ends.end:
+        return ends.end
+    select = Selection(columns=("timestamp",), time_first_us=time_us)
+    async with log.reader(first, ends.end, select=select) as reader:
+        while (part := await reader.take()) is not None:
+            if isinstance(part, Gap):
+                continue
+            batch = reader.batch(part)
+            if batch.num_rows:
+                return Lsn(batch.column("lsn")[0].as_py())
+    return ends.end
+
+
+async def weigh(log: Log, first: Lsn, end: Lsn) -> list[Weight]:
+    """About how many bytes lie where in [first, end); tiles it."""
+    if first >= end:
+        return []
+    found = [
+        Weight(each.first, each.end, each.bytes) for each in await log.weigh(first, end, PIECES)
+    ]
+    # What lies outside of the node's answer, trimmed or not readable yet, weighs nothing.
+    front = [Weight(first, found[0].first, 0)] if found and found[0].first > first else []
+    back = [Weight(found[-1].end, end, 0)] if found and found[-1].end < end else []
+    return [*front, *found, *back] if found else [Weight(first, end, 0)]
+
+
+def untrimmed(options: Options, log: str, wanted: Range, start: Lsn) -> Range:
+    """What is left to read of a range in a log that begins at `start` now.  What was trimmed before
+    the query came to it is lost to the query."""
+    first, end = wanted
+    if start <= first:
+        return wanted
+    tell_lost(options, lost(log, Gap(GapKind.TRIM, first, Lsn(min(start, end) - 1))))
+    # A task will meet the gap, and make a row of it, if rows are asked for.
+    return wanted if options.include_gaps else (min(start, end), end)
+
+
+def lost(log: str, gap: Gap) -> str:
+    what = "were trimmed before they were read" if gap.kind is GapKind.TRIM else "are lost"
+    return f"log {log!r}: positions {gap.first} to {gap.last} {what}"
+
+
+def tell_lost(options: Options, message: str) -> None:
+    """As the option failOnDataLoss says."""
+    if options.fail_on_data_loss:
+        raise RecordsLost(f"{message}; failOnDataLoss=false goes on without them")
+    _log.warning(message)

@@ -1,0 +1,92 @@
+"""How a read is cut: into partitions of about equal bytes, into micro-batches within limits.
+
+Pure: what the logs weigh comes in, ranges come out.
+
+I1  The pieces of a log tile its range, in order, without overlap.
+I2  A micro-batch that has anything waiting takes at least one record: a limit slows a query down
+    and never stops it.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from millrace.limits import MIB
+from millrace.types import Lsn
+
+PARTITION_BYTES_MIN: Final = MIB  # Less is not worth a task of its own.
+PARTITION_BYTES_MAX: Final = 256 * MIB  # More would keep one core busy while others are done.
+
+
+class Weight(NamedTuple):
+    """About how many bytes lie in [first, end)."""
+
+    first: Lsn
+    end: Lsn
+    size_bytes: int
+
+
+class Piece(NamedTuple):
+    log: str
+    first: Lsn
+    end: Lsn
+
+
+def split(
+    weights: Mapping[str, Sequence[Weight]], cores: int, partitions_min: int | None
+) -> list[Piece]:
+    """Keeps I1.  As many pieces as there are cores, more if they would be huge or the user asks,
+    fewer if they would be tiny."""
+    sizes = {log: sum(each.size_bytes for each in parts) for log, parts in weights.items()}
+    total = sum(sizes.values())
+    wanted = max(cores, math.ceil(total / PARTITION_BYTES_MAX))
+    if partitions_min is None:
+        wanted = max(1, min(wanted, total // PARTITION_BYTES_MIN))
+    else:
+        wanted = max(wanted, partitions_min)
+    pieces: list[Piece] = []
+    for log, parts in sorted(weights.items()):
+        share = round(wanted * sizes[log] / total) if total else 1
+        pieces += [Piece(log, *each) for each in _cut(parts, max(1, share))]
+    return pieces
+
+
+def _cut(parts: Sequence[Weight], count: int) -> list[tuple[Lsn, Lsn]]:
+    """`count` ranges of about equal weight; fewer if there are fewer positions."""
+    if not parts:
+        return []
+    total = sum(each.size_bytes for each in parts)
+    edges = [parts[0].first]
+    for number in range(1, count):
+        edge = reach(parts, total * number // count)
+        if edges[-1] < edge < parts[-1].end:
+            edges.append(edge)
+    edges.append(parts[-1].end)
+    return [(first, end) for first, end in pairwise(edges) if first < end]
+
+
+def reach(parts: Sequence[Weight], size_bytes: int) -> Lsn:
+    """The position up to which about `size_bytes` lie, counted from the start of `parts`."""
+    left = size_bytes
+    for part in parts:
+        if left < part.size_bytes:
+            return Lsn(part.first + (part.end - part.first) * max(0, left) // part.size_bytes)
+        left -= part.size_bytes
+    return parts[-1].end
+
+
+def share(limit: int, waiting: Mapping[str, int]) -> dict[str, int]:
+    """What each log may take of `limit`, by what it has waiting.  Keeps I2 as a whole: if the limit
+    is smaller than the number of logs, those with most waiting go first."""
+    total = sum(waiting.values())
+    if total <= limit:
+        return dict(waiting)
+    shares = {log: limit * size // total for log, size in waiting.items()}
+    left = limit - sum(shares.values())
+    # What rounding left over: first to those that got nothing, then to those with most waiting.
+    for log in sorted(waiting, key=lambda log: (shares[log] > 0, -waiting[log], log)):
+        more = min(left, 1 if shares[log] == 0 else left, waiting[log] - shares[log])
+        shares[log] += more
+        left -= more
+    return shares

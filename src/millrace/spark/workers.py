@@ -1,0 +1,89 @@
+"""What a Python worker of Spark keeps: one connection for each cluster, and quick tasks.
+
+Spark runs this code in several kinds of processes: planners and stream sources on the driver, tasks
+on executors.  Most are reused, so a connection is made once and kept.  A fork forgets the parent's.
+"""
+
+import contextlib
+import gc
+import os
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Final, TypeVar
+
+from millrace.client import sync
+from millrace.client.cluster import Client, connect
+from millrace.errors import MillraceError, Unavailable
+from millrace.spark.options import Options
+
+T = TypeVar("T")
+
+CONNECT_TIMEOUT_MS: Final = 5_000
+DRIVER_PATIENCE_S: Final = 20  # However many retries are asked for: a person waits for the message.
+_HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
+
+_clients: dict[str, Client] = {}
+os.register_at_fork(after_in_child=_clients.clear)
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """On the process's own loop, in a thread, so that blocks arrive while Spark works."""
+    return sync.run(work)
+
+
+def client(cluster: str) -> Client:
+    """The process's connection to a cluster."""
+    if cluster not in _clients:
+        _clients[cluster] = run(connect(cluster, timeout_ms=CONNECT_TIMEOUT_MS))
+    return _clients[cluster]
+
+
+def call(options: Options, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+    """A call of the driver, tried again when the cluster does not answer: Spark would give up the
+    whole query."""
+    deadline = time.monotonic() + DRIVER_PATIENCE_S
+    for left in range(options.retries, -1, -1):
+        try:
+            return run(work(client(options.cluster)))
+        except Unavailable:
+            if left == 0 or time.monotonic() > deadline:
+                raise
+            _forget(options.cluster)
+            time.sleep(options.retry_interval_ms / 1000)
+    raise AssertionError("unreachable")
+
+
+def _forget(cluster: str) -> None:
+    """The next call connects anew: the cluster may have moved behind its addresses."""
+    old = _clients.pop(cluster, None)
+    if old is not None:
+        with contextlib.suppress(MillraceError):
+            run(old.close())
+
+
+@contextlib.contextmanager
+def plain_errors() -> Iterator[None]:
+    """An error that tells its reader what to do is shown without the frames it came through.  The
+    worker ends with it, so nobody else's traceback is hidden."""
+    try:
+        yield
+    except MillraceError:
+        if _is_worker():
+            os.environ[_HIDE_TRACEBACK] = "1"
+        raise
+
+
+_is_frozen = False
+
+
+def freeze() -> None:
+    """Spark collects garbage after each task, which walks all that was ever imported; what is
+    frozen is not walked."""
+    global _is_frozen
+    if not _is_frozen and _is_worker():
+        gc.freeze()
+        _is_frozen = True
+
+
+def _is_worker() -> bool:
+    return os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER"
