@@ -19,8 +19,8 @@ from bench.millrace_peer import MillracePeer
 from bench.nats_peer import NatsPeer
 from bench.peer import Peer
 from bench.runner import Runner, WorkloadResult
-from bench.spark_profile import SPARK_FULL, SPARK_QUICK
-from bench.spark_results import SparkRun
+from bench.spark.profile import SPARK_FULL, SPARK_QUICK
+from bench.spark.results import SparkRun
 from bench.workloads import FULL, PARTS, QUICK, Workload, plan
 from millrace.runtime.memory import keep_freed_memory
 
@@ -69,7 +69,7 @@ def _measure_spark(*, is_quick: bool) -> SparkRun:
 
     before = signal.signal(signal.SIGTERM, end)
     try:
-        from bench import spark_run  # PySpark is an extra: the rest runs without it.
+        from bench.spark import run as spark_run  # PySpark is an extra: the rest runs without it.
 
         return spark_run.measure(SPARK_QUICK if is_quick else SPARK_FULL)
     except ModuleNotFoundError as missing:

@@ -17,11 +17,11 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from bench import spark_report
 from bench.measure import Ratio, Summary, ratio, summarise
 from bench.peer import Kind
 from bench.runner import PeerResult, WorkloadResult
-from bench.spark_results import SparkRun
+from bench.spark import report as spark_report
+from bench.spark.results import SparkRun
 from bench.workloads import Profile
 
 SCHEMA: Final = 1

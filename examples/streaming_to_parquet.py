@@ -8,7 +8,6 @@ stopped, and each minute is written once.
 """
 
 import argparse
-import contextlib
 import os
 
 from pyspark.sql import functions as f
@@ -46,9 +45,11 @@ def main() -> None:
         .trigger(**({"processingTime": "1 second"} if arguments.follow else {"availableNow": True}))
         .start()
     )
-    # Rate and lag, on stderr.
-    with millrace.spark.progress.watch(spark), contextlib.suppress(KeyboardInterrupt):
-        query.awaitTermination()
+    with millrace.spark.progress.watch(spark):  # Rate and lag, on stderr.
+        try:
+            query.awaitTermination()
+        except KeyboardInterrupt:
+            query.stop()
 
     written = spark.read.parquet(f"{arguments.out}/minutes")
     minutes = written.groupBy("minute").agg(f.sum("count").alias("records"))

@@ -7,7 +7,6 @@ Without a checkpoint, each run begins at the log's first record.
 """
 
 import argparse
-import contextlib
 import os
 from pathlib import Path
 
@@ -39,8 +38,7 @@ def main() -> None:
     teams = (
         views.join(f.broadcast(pages), views.key == pages.page, "left")
         .groupBy(
-            f.window("timestamp", "1 minute").start.alias("minute"),
-            f.coalesce("team", f.lit("nobody")).alias("team"),
+            f.window("timestamp", "1 minute"), f.coalesce("team", f.lit("nobody")).alias("team")
         )
         .agg(f.count("*").alias("views"), f.avg("ms").alias("ms"))
     )
@@ -50,16 +48,18 @@ def main() -> None:
         .trigger(**({"processingTime": "1 second"} if arguments.follow else {"availableNow": True}))
         .start()
     )
-    with contextlib.suppress(KeyboardInterrupt):
+    try:
         query.awaitTermination()
+    except KeyboardInterrupt:
+        query.stop()
     spark.stop()
 
 
 def show(changed: DataFrame, batch: int) -> None:
     """The newest counts of a batch."""
-    newest = changed.orderBy(f.desc("minute"), "team").limit(6)
-    rows = newest.withColumn("minute", f.date_format("minute", "HH:mm")).collect()
-    for row in rows:
+    newest = changed.orderBy(f.desc("window"), "team").limit(6)
+    minute = f.date_format("window.start", "HH:mm").alias("minute")
+    for row in newest.select(minute, "team", "views", "ms").collect():
         print(f"batch {batch}  {row.minute}  {row.team:10}{row.views:5} views{row.ms:7.1f} ms")
 
 

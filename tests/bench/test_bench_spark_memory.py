@@ -10,8 +10,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from bench import spark_rows
-from bench.spark_memory import SCHEMA, MemorySource, publish, published
+from bench.spark import rows as spark_rows
+from bench.spark.memory import SCHEMA, MemorySource, publish, published
 from millrace.spark.source import MillraceSource
 
 NO_SCHEMA = StructType()

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bench import report, spark_report
+from bench import report
 from bench.measure import Sample
-from bench.spark_results import (
+from bench.spark import report as spark_report
+from bench.spark.results import (
     Mode,
     Rates,
     Source,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench import __main__ as command_line
-from bench.spark_profile import SPARK_FULL, SPARK_QUICK, SparkProfile, rounds
+from bench.spark.profile import SPARK_FULL, SPARK_QUICK, SparkProfile, rounds
 from bench.workloads import QUICK, SIZES, plan
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,7 +20,7 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SMALL_RUN = """
 import sys
 from bench import __main__ as command_line
-from bench.spark_profile import SparkProfile
+from bench.spark.profile import SparkProfile
 
 command_line.SPARK_QUICK = SparkProfile(
     name="tiny", rows=(0, 3_000, 0), warm_up_rounds=0, rounds=2, size_seconds_max=1.0,

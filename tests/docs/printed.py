@@ -1,4 +1,4 @@
-"""Console sessions that the documentation prints: typed into a shell, and what must come out."""
+"""What the documentation prints: sessions to type into a shell, and what must come out."""
 
 import os
 import re
@@ -14,6 +14,16 @@ MARK = "<!-- session -->"
 class Step(NamedTuple):
     command: str
     lines: list[str]  # What it prints on stdout, without empty lines.
+
+
+def lines(text: str) -> list[str]:
+    """Those that are not empty."""
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def is_as_printed(pattern: str, line: str) -> bool:
+    """`...` stands for anything."""
+    return re.fullmatch(".*".join(map(re.escape, pattern.split("..."))), line) is not None
 
 
 def printed_session(page: Path) -> list[Step]:
@@ -51,7 +61,4 @@ def typed(steps: list[Step], folder: Path, env: Mapping[str, str], timeout_s: fl
         raise
     assert shell.returncode == 0, f"{printed}\n{messages}"
     parts = re.split(border.format(r"\d+") + "\n", printed)[1:]
-    return [
-        Step(step.command, [line for line in part.splitlines() if line.strip()])
-        for step, part in zip(steps, parts, strict=True)
-    ]
+    return [Step(step.command, lines(part)) for step, part in zip(steps, parts, strict=True)]

@@ -21,7 +21,7 @@ from tests.support.spark import QUICK_JAVA, run_driver
 
 CHECKPOINTS = "spark.sql.streaming.checkpointFileManagerClass"
 PARTITIONS = "spark.sql.shuffle.partitions"
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+SPARKS_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBased"
 SOCKETS = "spark.python.unix.domain.socket.enabled"
 
 # One driver answers all the questions of the tests that need a Spark of their own.
@@ -75,7 +75,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "HOME": str(folder),
         "PATH": str(programs_without_java(folder / "programs")),
         "SPARK_CONF_DIR": str(conf),
-        "PYSPARK_SUBMIT_ARGS": f"--conf {PUSHDOWN}=false pyspark-shell",
+        "PYSPARK_SUBMIT_ARGS": f"--conf {CHECKPOINTS}={SPARKS_MANAGER} pyspark-shell",
     }
     assert shutil.which("java", path=env["PATH"]) is None
     answer = json.loads(run_driver(BARE_DRIVER, env=env))
@@ -101,12 +101,12 @@ def test_what_the_user_has_set_stands(bare: dict[str, Any]) -> None:
     assert bare["heap"] < 1.1 * 2**30, "an argument that Java needs when it starts"
     assert bare["partitions"] == settings[PARTITIONS] == "7", "spark-defaults.conf"
     assert settings["spark.app.name"] == "theirs", "spark-defaults.conf"
-    assert settings[PUSHDOWN] == "false", "PYSPARK_SUBMIT_ARGS"
+    assert settings[CHECKPOINTS] == SPARKS_MANAGER, "PYSPARK_SUBMIT_ARGS"
 
 
 def test_what_nobody_has_set_is_added(bare: dict[str, Any]) -> None:
     assert bare["settings"]["spark.ui.enabled"] == "false"
-    assert bare["settings"][CHECKPOINTS].endswith(".FileSystemBasedCheckpointFileManager")
+    assert "filterPushdown" not in str(bare["settings"])
 
 
 def test_the_environment_is_left_as_it_was(bare: dict[str, Any]) -> None:

@@ -41,6 +41,9 @@ def test_load_with_a_name_is_the_log() -> None:
         ({"minPartitions": "0"}, "minPartitions"),
         ({"minPartitions": "two"}, "minPartitions"),
         ({"maxWaitMs": "900000"}, "at most 60000"),
+        ({"keys": "user 1"}, "a JSON list of texts"),
+        ({"keys": "[1]"}, "a JSON list of texts"),
+        ({"keys": '["' + "k" * 70_000 + '"]'}, "at most 65536 may be"),
         ({"logs": "a,b"}, "log and logs both say what to read"),
         ({"startingOffsets": "latest", "startingTimestamp": "1"}, "both say where to begin"),
         ({"startingOffsets": "soon"}, "earliest, latest, or JSON"),
@@ -126,6 +129,8 @@ def test_options_that_mean_nothing_to_a_use_are_refused(
 
 def test_every_option_is_understood() -> None:
     samples = {
+        "keys": '["a"]',
+        "pushFilters": "true",
         "failOnDataLoss": "false",
         "includeGaps": "true",
         "includeHeaders": "true",

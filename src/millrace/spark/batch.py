@@ -51,7 +51,7 @@ class BatchReader(DataSourceReader):
             narrowed = self._narrowed(name, (firsts[name], lasts[name]))
             if narrowed is not None:
                 ranges[name] = bounds.untrimmed(self._options, name, narrowed, ends[name].start)
-        selection = select(self._schema, self._narrowing)
+        selection = select(self._schema, self._options, self._narrowing)
         return await partitions(client, self._options, logs, ranges, selection)
 
     def _narrowed(self, log: str, wanted: bounds.Range) -> bounds.Range | None:
@@ -72,10 +72,13 @@ class PushingReader(BatchReader):
         return filters
 
 
-def select(schema: StructType, narrowing: Narrowing) -> Selection | None:
+def select(schema: StructType, options: Options, narrowing: Narrowing) -> Selection | None:
     """What is asked of the nodes; None: everything."""
+    keys = options.keys
+    if narrowing.keys is not None:
+        both = narrowing.keys if keys is None else narrowing.keys & set(keys)
+        keys = tuple(sorted(both))
     columns = stored_columns(schema)
-    keys = None if narrowing.keys is None else tuple(sorted(narrowing.keys))
     selection = Selection(columns, narrowing.time_first_us, narrowing.time_end_us, keys)
     return None if selection == Selection(STORED) else selection
 

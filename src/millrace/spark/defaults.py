@@ -31,11 +31,6 @@ SETTINGS: Final = (
         unless_environment=("PYSPARK_UDS_MODE",),
     ),
     Setting(
-        "spark.sql.python.filterPushdown.enabled",
-        "true",
-        "filters on log, position, time and key reach the storage nodes",
-    ),
-    Setting(
         "spark.ui.enabled",
         "false",
         "a script or notebook needs no web server on port 4040; set it to true for one",

@@ -14,9 +14,10 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from millrace.core.selections import complaint
 from millrace.errors import UsageError
 from millrace.limits import MIB
-from millrace.types import LSN_MAX
+from millrace.types import LSN_MAX, Selection
 
 T = TypeVar("T")
 
@@ -51,6 +52,8 @@ class Options(msgspec.Struct, frozen=True):
     records_per_trigger: int | None = None
     bytes_per_trigger: int | None = None
     partitions_min: int | None = None
+    keys: tuple[bytes, ...] | None = None
+    push_filters: bool = False
     include_gaps: bool = False
     include_headers: bool = False
     wait_ms: int = 500
@@ -122,6 +125,20 @@ KNOWN: Final = (
         "maxBytesPerTrigger", "about so many bytes in one micro-batch", "no limit", (), "readStream"
     ),
     Option("minPartitions", "at least so many partitions, if there is enough to read", "the cores"),
+    Option(
+        "keys",
+        'only records with one of these keys: a JSON list, `["user 1", "user 2"]`, of UTF-8 texts; '
+        "storage nodes apply it",
+        "all",
+    ),
+    Option(
+        "pushFilters",
+        "let storage nodes apply the conditions of the query; needs "
+        "`spark.sql.python.filterPushdown.enabled`, and a `load` of its own for each query",
+        "false",
+        (),
+        "read",
+    ),
     Option("includeGaps", "a row for each gap, in its place, with the column `gap`", "false"),
     Option("includeHeaders", "the column `headers`", "false"),
     Option(
@@ -170,6 +187,8 @@ def parse(given: Mapping[str, str]) -> Options:
         records_per_trigger=read("maxRecordsPerTrigger", _positive, None),
         bytes_per_trigger=read("maxBytesPerTrigger", _positive, None),
         partitions_min=read("minPartitions", _positive, None),
+        keys=read("keys", _keys, None),
+        push_filters=read("pushFilters", _boolean, False),
         include_gaps=read("includeGaps", _boolean, False),
         include_headers=read("includeHeaders", _boolean, False),
         wait_ms=read("maxWaitMs", _wait, defaults.wait_ms),
@@ -286,6 +305,19 @@ def _pattern(text: str) -> str | Any:
     except re.error as problem:
         raise ValueError(f"it is not a regular expression ({problem})") from None
     return text
+
+
+def _keys(text: str) -> tuple[bytes, ...] | Any:
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise ValueError('give a JSON list of texts, for example ["user 1", "user 2"]')
+    keys = tuple(sorted({each.encode() for each in found}))
+    if wrong := complaint(Selection(keys=keys)):
+        raise ValueError(wrong)
+    return keys
 
 
 def _logs(values: Mapping[str, str]) -> tuple[str, ...]:

@@ -16,7 +16,9 @@ from millrace.spark.columns import check_schema, default_schema
 from millrace.spark.options import parse
 
 # Spark refuses a reader that takes filters when the session does not push them, and does not say
-# beforehand; but it runs another module when it does.
+# beforehand; but it runs another module when it does.  And it keeps what a source has planned with
+# the `load`, not with the query: two queries on one frame would share the filters of one of them,
+# and rows would be missing.  So filters are taken only from those who asked for it.
 _PUSHING: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
@@ -38,7 +40,8 @@ class MillraceSource(DataSource):
 
         with workers.plain_errors():
             check_schema(schema, self._options)
-            return (PushingReader if _is_pushing() else BatchReader)(self._options, schema)
+            is_pushing = self._options.push_filters and _is_pushing()
+            return (PushingReader if is_pushing else BatchReader)(self._options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from millrace.spark.stream import StreamReader

@@ -206,7 +206,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 wanted = (begins[name], place.next)
                 ranges[name] = bounds.untrimmed(self._options, name, wanted, start_now)
         kept = {name: each for name, each in ranges.items() if each[0] < each[1]}
-        selection = batch.select(self._schema, Narrowing())
+        selection = batch.select(self._schema, self._options, Narrowing())
         return await batch.partitions(client, self._options, logs, kept, selection)
 
 

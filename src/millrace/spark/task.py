@@ -107,7 +107,8 @@ class _Group:
 
     def __init__(self, task: Task) -> None:
         self._rows_max = task.batch_rows
-        self._bytes_enough = max(1, task.batch_bytes // 4)
+        self._bytes_max = 2 * task.batch_bytes
+        self._bytes_enough = max(1, task.batch_bytes // 8)  # A full block is never joined: a copy.
         self._waiting: list[pa.RecordBatch] = []
         self._rows = 0
         self._bytes = 0
@@ -134,6 +135,6 @@ class _Group:
     def _step(self, joined: pa.RecordBatch) -> int:
         """Even slices, none above the limits by more than half."""
         count = max(
-            1, round(joined.num_rows / self._rows_max), self._bytes // (10 * self._bytes_enough)
+            1, round(joined.num_rows / self._rows_max), round(self._bytes / self._bytes_max)
         )
         return max(1, -(-joined.num_rows // count))

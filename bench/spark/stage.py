@@ -20,16 +20,17 @@ import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from bench import spark_memory, spark_rows
 from bench.millrace_peer import NODES, REPLICATION
 from bench.peer import PeerFailure
 from bench.runner import progress
+from bench.spark import memory
+from bench.spark import rows as spark_rows
 from millrace import sync
 from millrace.limits import MIB
 from millrace.local import LocalCluster
 from millrace.spark import session
 
-ROOT: Final = Path(__file__).resolve().parents[1]
+ROOT: Final = Path(__file__).resolve().parents[2]
 LOAD_BYTES: Final = 32 * MIB  # Of one call that appends.
 STOP_SECONDS_MAX: Final = 20.0
 PROGRESS_KEPT: Final = 1_000  # Micro-batches of one query: none may be forgotten before it is read.
@@ -90,16 +91,16 @@ def _start_spark(folder: Path) -> SparkSession:
     # Spark's Python workers import the source of this benchmark by its name.
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    os.environ["SPARK_LOCAL_DIRS"] = str(folder / "spark")
     settings: dict[str, str | int] = {
         "spark.driver.host": "127.0.0.1",
-        "spark.local.dir": str(folder / "spark"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.streaming.numRecentProgressUpdates": PROGRESS_KEPT,
     }
     spark = session("millrace-bench", None, **settings)
     spark.sparkContext.setLogLevel("ERROR")  # Stopping a query is no reason for a warning.
-    spark.dataSource.register(spark_memory.MemorySource)
+    spark.dataSource.register(memory.MemorySource)
     return spark
 
 

@@ -14,10 +14,10 @@ from typing import Final
 from pyspark.sql import DataFrame
 
 from bench.runner import progress
-from bench.spark_feeds import FedStream, fed_streams, next_of, running, turned
-from bench.spark_profile import LOW_RATE_BYTES, SparkProfile, rounds
-from bench.spark_results import Source, Times, times_text
-from bench.spark_stage import Stage
+from bench.spark.feeds import FedStream, fed_streams, next_of, running, turned
+from bench.spark.profile import LOW_RATE_BYTES, SparkProfile, rounds
+from bench.spark.results import Source, Times, times_text
+from bench.spark.stage import Stage
 from bench.workloads import size_text
 
 NAME: Final = f"record to sink, {size_text(LOW_RATE_BYTES)}"

@@ -20,7 +20,7 @@ class SparkProfile:
     rows: tuple[int, ...]  # In each log, by SIZES; 0 leaves the size out.
     warm_up_rounds: int  # Before the first size; each further size has one.
     rounds: int
-    size_seconds_max: float  # Of one size, with filling its log.
+    size_seconds_max: float  # Of the rounds of one size.
     bursts: int  # Of records for each source, to be read one in a trigger.
     burst_records: int
     burst_seconds_max: float
@@ -39,7 +39,7 @@ SPARK_FULL: Final = SparkProfile(
     rows=(2_000_000, 400_000, 40_000),
     warm_up_rounds=2,
     rounds=5,
-    size_seconds_max=45.0,
+    size_seconds_max=30.0,
     bursts=8,
     burst_records=10,
     burst_seconds_max=30.0,
@@ -52,7 +52,7 @@ SPARK_QUICK: Final = SparkProfile(
     rows=(0, 200_000, 0),
     warm_up_rounds=1,
     rounds=3,
-    size_seconds_max=30.0,
+    size_seconds_max=18.0,
     bursts=4,
     burst_records=8,
     burst_seconds_max=12.0,

@@ -33,7 +33,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from bench import spark_rows
+from bench.spark import rows as spark_rows
 
 NAME: Final = "bench_memory"
 SCHEMA: Final = StructType(

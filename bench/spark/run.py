@@ -9,12 +9,12 @@ from typing import Final
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from bench import spark_latency, spark_throughput, spark_triggers
 from bench.peer import PeerFailure
 from bench.runner import progress
-from bench.spark_profile import SparkProfile
-from bench.spark_results import SparkRun
-from bench.spark_stage import open_stage
+from bench.spark import latency, throughput, triggers
+from bench.spark.profile import SparkProfile
+from bench.spark.results import SparkRun
+from bench.spark.stage import open_stage
 from millrace.errors import MillraceError
 
 FAILURES: Final = (PeerFailure, MillraceError, PySparkException, Py4JError)
@@ -36,15 +36,15 @@ def measure(profile: SparkProfile) -> SparkRun:
             run.description = stage.describe()
             part(
                 "Spark, throughput",
-                lambda: spark_throughput.measure(stage, profile, run.rates),
+                lambda: throughput.measure(stage, profile, run.rates),
             )
             part(
                 "Spark, triggers",
-                lambda: spark_triggers.measure(stage, profile, run.triggers),
+                lambda: triggers.measure(stage, profile, run.triggers),
             )
             part(
                 "Spark, latency",
-                lambda: spark_latency.measure(stage, profile, run.latencies),
+                lambda: latency.measure(stage, profile, run.latencies),
             )
 
     part("Spark", parts)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.measure import summarise
-from bench.spark_results import (
+from bench.spark.results import (
     Mode,
     Rates,
     Source,
@@ -43,8 +43,10 @@ NOTES: Final = (
     "percentiles: over all rounds). A batch is timed from `spark.read` to the end of the action. "
     "A stream's rate is rows by `triggerExecution` of the micro-batches that had rows; `start to "
     "end` is by the clock from `start()` until the query has ended, with the start of its Python "
-    "processes. CPU counts this process, Java, Spark's Python workers and all nodes, for a stream "
-    "from start to end.",
+    "processes. So a batch has its planning in it and a stream's rate has not: more than 100 % of "
+    "the batch read means that planning took longer than the bookkeeping of the micro-batch. CPU "
+    "counts this process, Java, Spark's Python workers and all nodes, for a stream from start to "
+    "end.",
     "Trigger: `triggerExecution` of micro-batches of one record, of which there are more when a "
     "trigger begins, so that no source waits for data in it (`maxRecordsPerTrigger=1`). Record to "
     "sink: one record at a time, while the query waits for it, from the acknowledgement of its "

@@ -19,10 +19,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from bench.measure import Sample, cpu_seconds
 from bench.peer import PeerFailure
 from bench.runner import progress
-from bench.spark_memory import NAME as MEMORY_FORMAT
-from bench.spark_profile import SparkProfile, rounds
-from bench.spark_results import Mode, Rates, Source
-from bench.spark_stage import FilledLog, Stage, check_rows
+from bench.spark.memory import NAME as MEMORY_FORMAT
+from bench.spark.profile import SparkProfile, rounds
+from bench.spark.results import Mode, Rates, Source
+from bench.spark.stage import FilledLog, Stage, check_rows
 from bench.workloads import size_text
 
 QUERY_SECONDS_MAX: Final = 120
@@ -77,7 +77,6 @@ class _Cell:
 def measure(stage: Stage, profile: SparkProfile, into: list[Rates]) -> None:
     """All sizes; what was measured is in `into`, also when a later size fails."""
     for number, (value_bytes, rows) in enumerate(profile.sizes):
-        deadline = time.perf_counter() + profile.size_seconds_max
         progress(f"Spark reads {rows:,} records of {size_text(value_bytes)}")
         filled = FilledLog(stage, value_bytes, rows)
         cells = _cells(stage, filled)
@@ -85,6 +84,7 @@ def measure(stage: Stage, profile: SparkProfile, into: list[Rates]) -> None:
         for _ in range(1 if number else profile.warm_up_rounds):
             for cell in cells:
                 cell.round(is_kept=False)
+        deadline = time.perf_counter() + profile.size_seconds_max
         for turn in rounds(profile.rounds, deadline):
             first = turn % len(cells)
             for cell in [*cells[first:], *cells[:first]]:

@@ -23,10 +23,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.peer import PeerFailure
 from bench.runner import progress
-from bench.spark_feeds import FedStream, fed_streams, next_of, running, turned
-from bench.spark_profile import LOW_RATE_BYTES, SparkProfile, rounds
-from bench.spark_results import Times, times_text
-from bench.spark_stage import Stage
+from bench.spark.feeds import FedStream, fed_streams, next_of, running, turned
+from bench.spark.profile import LOW_RATE_BYTES, SparkProfile, rounds
+from bench.spark.results import Times, times_text
+from bench.spark.stage import Stage
 from bench.workloads import size_text
 
 NAME: Final = f"trigger, one record, {size_text(LOW_RATE_BYTES)}"

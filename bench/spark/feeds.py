@@ -16,11 +16,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from bench.peer import PeerFailure
-from bench.spark_memory import NAME as MEMORY_FORMAT
-from bench.spark_memory import publish
-from bench.spark_profile import LOW_RATE_BYTES
-from bench.spark_results import Source
-from bench.spark_stage import Stage
+from bench.spark.memory import NAME as MEMORY_FORMAT
+from bench.spark.memory import publish
+from bench.spark.profile import LOW_RATE_BYTES
+from bench.spark.results import Source
+from bench.spark.stage import Stage
 from bench.workloads import payloads
 from millrace import sync
 
