@@ -70,3 +70,9 @@ def test_links_in_the_docs_lead_somewhere() -> None:
     for page in tracked("*.md"):
         for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{name_of(page)} links to {target}"
+
+
+def test_test_modules_have_names_of_their_own() -> None:
+    """Pytest imports them by name: two of one name, and nothing is collected."""
+    names = [path.name for path in tracked("tests/*.py") if path.name.startswith("test_")]
+    assert sorted(names) == sorted(set(names))
