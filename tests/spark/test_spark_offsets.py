@@ -5,7 +5,7 @@ import json
 import pytest
 
 from millrace.errors import UsageError
-from millrace.spark.offsets import LogOffset, Offset, check_cluster, check_log, parse
+from millrace.spark.offsets import LogOffset, Offset, check_cluster, parse, remade
 from millrace.types import LogId, Lsn
 
 HERE = Offset(
@@ -36,6 +36,11 @@ def test_a_document_of_another_cluster_or_log_is_refused() -> None:
     check_cluster(HERE, "5f0c")
     with pytest.raises(UsageError, match="belongs to the cluster 5f0c"):
         check_cluster(HERE, "other")
-    check_log("clicks", HERE.logs["clicks"], LogId(7))
-    with pytest.raises(UsageError, match="deleted and made again"):
-        check_log("clicks", HERE.logs["clicks"], LogId(12))
+    assert remade("clicks", HERE.logs["clicks"], LogId(7)) == ""
+    assert "deleted and made again" in remade("clicks", HERE.logs["clicks"], LogId(12))
+
+
+def test_a_log_that_joins_says_where_it_is_read_from() -> None:
+    joined = Offset("5f0c", {"late": LogOffset(LogId(3), Lsn(9), Lsn(5))})
+    assert joined.document()["logs"] == {"late": {"id": 3, "next": 9, "first": 5}}
+    assert parse(joined.document()) == joined

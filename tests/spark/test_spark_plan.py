@@ -43,7 +43,9 @@ def test_no_piece_is_huge() -> None:
 
 def test_logs_share_the_cores_by_their_bytes() -> None:
     pieces = split({"big": weights(90 * MIB), "small": weights(MIB)}, 4, None)
-    assert [piece.log for piece in pieces] == ["big"] * 4 + ["small"]
+    assert [piece.log for piece in pieces] == ["big"] * 3 + ["small"]
+    pieces = split({name: weights(MIB) for name in "abc"}, 2, 10)
+    assert len(pieces) == 10
 
 
 def test_what_weighs_nothing_is_read_too() -> None:

@@ -332,9 +332,9 @@ class Log:
         lies below it is readable, or will be when its writer or a reader has completed it."""
         return await self._questions.within(timeout_ms, self._bounds(timeout_ms))
 
-    async def readable_bounds(self) -> tuple[Lsn, Lsn]:
+    async def readable_bounds(self, *, timeout_ms: int = TIMEOUT_MS) -> tuple[Lsn, Lsn]:
         """Where reading can begin, and the position up to which nobody has to be waited for."""
-        described = await self._questions.describe_tail()
+        described = await self._questions.describe_tail(timeout_ms)
         return described.trim_end, described.readable_end
 
     async def find_time(self, timestamp_us: int) -> Lsn:

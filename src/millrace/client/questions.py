@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 TIMEOUT_MS = 30_000
+WEIGH_TIMEOUT_MS = 3_000
 EPOCH_ATTEMPTS_MAX = 8
 
 
@@ -94,7 +95,12 @@ class Questions:
         return answer.lsn
 
     async def weigh(self, first: Lsn, end: Lsn, pieces: int) -> list[Weight]:
-        answer = await self.ask_tail(lambda p: Weigh(p.log, p.epoch, first, end, pieces))
+        """Asked of the tail and nobody else: a weight is a hint, and a node that cannot give it is
+        no reason to change the chain."""
+        await self.describe_tail()  # Follows the chain if it has changed.
+        projection = self._projection
+        request = Weigh(projection.log, projection.epoch, first, end, pieces)
+        answer = await self._client.ask_node(projection.tail, request, WEIGH_TIMEOUT_MS)
         if not isinstance(answer, Weighed):
             raise self.refused(answer)
         return list(answer.pieces)

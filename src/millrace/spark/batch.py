@@ -99,6 +99,7 @@ async def partitions(
         task.LogPartition(
             task.Task(
                 cluster=options.cluster,
+                cluster_id=client.id,
                 info=logs[piece.log].info,
                 projection=logs[piece.log].projection,
                 first=piece.first,

@@ -10,14 +10,23 @@ import msgspec
 
 from millrace.client.cluster import Client
 from millrace.client.log import Log
-from millrace.errors import RecordsLost, UnknownLog, UsageError
+from millrace.errors import (
+    ProtocolError,
+    RecordsLost,
+    Unavailable,
+    UnknownLog,
+    UsageError,
+)
 from millrace.spark.options import EARLIEST, LATEST, Bound, Options
 from millrace.spark.plan import Weight
+from millrace.spark.workers import QUESTION_TIMEOUT_MS
 from millrace.types import Gap, GapKind, Lsn, Selection
 
 Range = tuple[Lsn, Lsn]  # From the first position up to and not including the end.
 
 NAMES_SHOWN: Final = 10
+LOGS_MAX: Final = 512  # Each is watched by a stream, and a node serves so many on a connection.
+GUESSED_RECORD_BYTES: Final = 1_024
 PIECES: Final = 64
 _log = logging.getLogger("millrace.spark")
 
@@ -32,7 +41,7 @@ class Ends(msgspec.Struct, frozen=True):
 async def find_logs(client: Client, options: Options) -> dict[str, Log]:
     """By name, sorted; raises UnknownLog if one that was named does not exist."""
     if options.pattern is None:
-        return {name: await _find_log(client, name) for name in options.logs}
+        return _few({name: await _find_log(client, name) for name in options.logs})
     infos = {info.name: info for info in await client.logs()}
     found: dict[str, Log] = {}
     for name in sorted(infos):
@@ -42,7 +51,16 @@ async def find_logs(client: Client, options: Options) -> dict[str, Log]:
                 client.forget(log)
                 log = await client.log(name)
             found[name] = log
-    return found
+    return _few(found)
+
+
+def _few(logs: dict[str, Log]) -> dict[str, Log]:
+    if len(logs) > LOGS_MAX:
+        raise UsageError(
+            f"the options name {len(logs)} logs; a query reads at most {LOGS_MAX}: "
+            "make several queries of it"
+        )
+    return logs
 
 
 async def _find_log(client: Client, name: str) -> Log:
@@ -60,12 +78,12 @@ async def _find_log(client: Client, name: str) -> Log:
 async def complete_ends(log: Log) -> Ends:
     """Up to everything that was acknowledged before the call; a reader may have to wait a moment
     for writers that are not done."""
-    return Ends(*await log.bounds())
+    return Ends(*await log.bounds(timeout_ms=QUESTION_TIMEOUT_MS))
 
 
 async def readable_ends(log: Log) -> Ends:
     """Up to what can be read without waiting for anybody."""
-    return Ends(*await log.readable_bounds())
+    return Ends(*await log.readable_bounds(timeout_ms=QUESTION_TIMEOUT_MS))
 
 
 async def resolve(
@@ -123,12 +141,14 @@ async def at_time(log: Log, time_us: int, ends: Ends) -> Lsn:
 
 
 async def weigh(log: Log, first: Lsn, end: Lsn) -> list[Weight]:
-    """About how many bytes lie where in [first, end); tiles it."""
+    """About how many bytes lie where in [first, end); tiles it.  A guess if nobody says."""
     if first >= end:
         return []
-    found = [
-        Weight(each.first, each.end, each.bytes) for each in await log.weigh(first, end, PIECES)
-    ]
+    try:
+        pieces = await log.weigh(first, end, PIECES)
+    except (Unavailable, ProtocolError):
+        return [Weight(first, end, (end - first) * GUESSED_RECORD_BYTES)]
+    found = [Weight(each.first, each.end, each.bytes) for each in pieces]
     # What lies outside of the node's answer, trimmed or not readable yet, weighs nothing.
     front = [Weight(first, found[0].first, 0)] if found and found[0].first > first else []
     back = [Weight(found[-1].end, end, 0)] if found and found[-1].end < end else []

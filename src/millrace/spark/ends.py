@@ -6,19 +6,25 @@ what a dead writer left, so that a log whose writer died in mid-append does not 
 
 I1  An end is one up to which everything can be read without waiting.
 I2  A watch that failed says so once and is made anew by the next look.
+I3  A watch that nobody serves any more is not taken for one of a log that does not grow.
 """
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Mapping
 from typing import Final
 
 from millrace.client.log import Log
-from millrace.errors import MillraceError
+from millrace.client.reader import Reader
+from millrace.core.read_stream import ReadPhase
+from millrace.errors import Unavailable
 from millrace.spark.bounds import readable_ends
 from millrace.types import Gap, LogId, Lsn, Selection
 
 NO_COLUMNS: Final = Selection(columns=())
+STALL_S: Final = 20
+SERVED: Final = (ReadPhase.RECORDS, ReadPhase.TAIL)
 
 
 class Watches:
@@ -37,9 +43,10 @@ class Watches:
             if watch is not None and watch.log is not log:  # Of a connection that was given up.
                 await self._watches.pop(log.info.id).close()
                 watch = None
-            if watch is not None and watch.failure is not None:
+            failure = None if watch is None else watch.failure or watch.stall()
+            if failure is not None:
                 await self._watches.pop(log.info.id).close()  # Keeps I2.
-                raise watch.failure
+                raise failure
             if watch is None:
                 start = await readable_ends(log)
                 self._watches[log.info.id] = _Watch(log, start.end, self._news)
@@ -65,19 +72,34 @@ class _Watch:
     def __init__(self, log: Log, end: Lsn, news: asyncio.Event) -> None:
         self.log = log
         self.end = end
-        self.failure: MillraceError | None = None
+        self.failure: Exception | None = None
+        self._reader: Reader | None = None
+        self._served_s = time.monotonic()
         self._news = news
         self._task = asyncio.create_task(self._follow(log))
 
     async def _follow(self, log: Log) -> None:
         try:
             async with log.reader(self.end, None, select=NO_COLUMNS) as reader:
+                self._reader = reader
                 while (part := await reader.take()) is not None:
                     self.end = Lsn(part.last + 1) if isinstance(part, Gap) else part.end
                     self._news.set()
-        except MillraceError as failure:
+        except Exception as failure:  # Whatever it is, the query must hear of it.
             self.failure = failure
             self._news.set()
+
+    def stall(self) -> Unavailable | None:
+        """Keeps I3."""
+        now_s = time.monotonic()
+        if self._reader is None or self._reader.stream.phase in SERVED:
+            self._served_s = now_s
+        if now_s - self._served_s < STALL_S:
+            return None
+        return Unavailable(
+            f"log {self.log.name!r} has not been served for {STALL_S} s; "
+            f"its watch says: {None if self._reader is None else self._reader.explain()}"
+        )
 
     async def close(self) -> None:
         self._task.cancel()

@@ -17,9 +17,10 @@ from millrace.errors import UsageError
 from millrace.types import LogId, Lsn
 
 
-class LogOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LogOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     id: LogId
     next: Lsn  # The first position that was not read.
+    first: Lsn | None = None  # Of a log that joined with this offset: where it is read from.
 
 
 class Offset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,9 +29,7 @@ class Offset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def document(self) -> dict[str, Any]:
         """Keeps I1."""
-        places = {
-            name: {"id": place.id, "next": place.next} for name, place in sorted(self.logs.items())
-        }
+        places = {name: msgspec.to_builtins(self.logs[name]) for name in sorted(self.logs)}
         return {"cluster": self.cluster, "logs": places}
 
 
@@ -53,11 +52,12 @@ def check_cluster(offset: Offset, cluster: str) -> None:
         )
 
 
-def check_log(name: str, place: LogOffset, found: LogId) -> None:
-    """Keeps I2."""
-    if place.id != found:
-        raise UsageError(
-            f"log {name!r} was deleted and made again since the checkpoint was written (its id was "
-            f"{place.id}, it is {found}): the positions mean other records now; give the query a "
-            "new checkpointLocation"
-        )
+def remade(name: str, place: LogOffset, found: LogId) -> str:
+    """What is wrong with the place of a log in a checkpoint; empty if nothing.  Keeps I2."""
+    if place.id == found:
+        return ""
+    return (
+        f"log {name!r} was deleted and made again since the checkpoint was written (its id was "
+        f"{place.id}, it is {found}): the positions mean other records now; give the query a "
+        "new checkpointLocation"
+    )

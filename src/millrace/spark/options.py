@@ -25,6 +25,7 @@ EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 KAFKA_LATEST: Final = -1  # How Spark's Kafka source writes the two words in JSON.
 KAFKA_EARLIEST: Final = -2
+PARTITIONS_MAX: Final = 10_000
 
 Place = str | int  # EARLIEST, LATEST or a position.
 
@@ -186,7 +187,7 @@ def parse(given: Mapping[str, str]) -> Options:
         fail_on_data_loss=read("failOnDataLoss", _boolean, True),
         records_per_trigger=read("maxRecordsPerTrigger", _positive, None),
         bytes_per_trigger=read("maxBytesPerTrigger", _positive, None),
-        partitions_min=read("minPartitions", _positive, None),
+        partitions_min=read("minPartitions", _partitions, None),
         keys=read("keys", _keys, None),
         push_filters=read("pushFilters", _boolean, False),
         include_gaps=read("includeGaps", _boolean, False),
@@ -288,6 +289,13 @@ def _count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > LSN_MAX:
         raise ValueError("give a whole number")
     return int(text)
+
+
+def _partitions(text: str) -> int | Any:
+    number = _positive(text)
+    if number > PARTITIONS_MAX:
+        raise ValueError(f"give at most {PARTITIONS_MAX}: each is a task")
+    return number
 
 
 def _wait(text: str) -> int:

@@ -7,6 +7,7 @@ I2  A micro-batch that has anything waiting takes at least one record: a limit s
     and never stops it.
 """
 
+import heapq
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -45,11 +46,23 @@ def split(
         wanted = max(1, min(wanted, total // PARTITION_BYTES_MIN))
     else:
         wanted = max(wanted, partitions_min)
+    counts = _counts(sizes, wanted)
     pieces: list[Piece] = []
     for log, parts in sorted(weights.items()):
-        share = round(wanted * sizes[log] / total) if total else 1
-        pieces += [Piece(log, *each) for each in _cut(parts, max(1, share))]
+        pieces += [Piece(log, *each) for each in _cut(parts, counts[log])]
     return pieces
+
+
+def _counts(sizes: Mapping[str, int], wanted: int) -> dict[str, int]:
+    """Each log is one piece at least; of the rest, who has the heaviest pieces gets the next."""
+    counts = dict.fromkeys(sizes, 1)
+    heaviest = [(-size, log) for log, size in sizes.items()]
+    heapq.heapify(heaviest)
+    for _ in range(wanted - len(sizes) if heaviest else 0):
+        log = heaviest[0][1]
+        counts[log] += 1
+        heapq.heapreplace(heaviest, (-(sizes[log] // counts[log]), log))
+    return counts
 
 
 def _cut(parts: Sequence[Weight], count: int) -> list[tuple[Lsn, Lsn]]:

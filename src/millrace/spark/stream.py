@@ -26,15 +26,15 @@ from pyspark.sql.types import StructType
 
 from millrace.client.cluster import Client
 from millrace.client.log import Log
-from millrace.errors import TimedOut
+from millrace.errors import TimedOut, UsageError
 from millrace.spark import batch, bounds, offsets, plan, task, workers
 from millrace.spark.ends import Watches
 from millrace.spark.filters import Narrowing
 from millrace.spark.offsets import LogOffset, Offset
 from millrace.spark.options import LATEST, Bound, Options, check_use
-from millrace.types import Lsn
+from millrace.types import FIRST_LSN, Lsn
 
-AVAILABLE_NOW_PATIENCE_S: Final = 30  # For a writer that was under way when the query started.
+AVAILABLE_NOW_PATIENCE_S: Final = 15  # For a writer that was under way when the query started.
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -45,6 +45,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._watches: Watches | None = None
         self._latest: Offset | None = None
         self._pinned: dict[str, Lsn] | None = None  # With AvailableNow: where to stop.
+        self._told: set[str] = set()
 
     # -- What Spark calls ---------------------------------------------------------------------
 
@@ -103,61 +104,103 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {name: (await bounds.complete_ends(log)).end for name, log in logs.items()}
 
     async def _next(self, client: Client, start: Offset, is_limited: bool) -> Offset:
-        logs = await self._logs(client, start)
-        begins = await self._begins(logs, start)
-        ends = await self._ends(logs, begins)
+        logs, known = await self._logs(client, start)
+        begins = {
+            name: known[name].next if name in known else (await bounds.readable_ends(log)).start
+            for name, log in logs.items()
+        }
+        joined = {name: begins[name] for name in logs if name not in known}
+        ends = await self._ends(logs, begins, joined)
         self._latest = _offset(client, logs, ends)
         if is_limited:
             ends = await self._limited(logs, begins, ends)
-        return _offset(client, logs, ends, kept=start)
+        return _offset(client, logs, ends, known, joined)
 
-    async def _logs(self, client: Client, start: Offset) -> dict[str, Log]:
-        """Those to read now.  Refuses a checkpoint of something else."""
+    async def _logs(
+        self, client: Client, start: Offset
+    ) -> tuple[dict[str, Log], dict[str, LogOffset]]:
+        """Those to read now, and what is known of where they were read to; places of logs that are
+        not read now stay, should they come back.  Refuses a checkpoint of something else."""
         offsets.check_cluster(start, client.id)
         logs = await bounds.find_logs(client, self._options)
-        for name, place in start.logs.items():
-            if name in logs:
-                offsets.check_log(name, place, logs[name].info.id)
-            else:
-                bounds.tell_lost(
-                    self._options,
-                    f"log {name!r} is in the checkpoint, and the query does not read it any more: "
-                    "it was deleted, or the options changed",
-                )
+        known = dict(start.logs)
+        for name in sorted(set(known) - set(logs)):
+            self._tell_lost(
+                f"log {name!r} is in the checkpoint, and the query does not read it any more: "
+                "it was deleted, or the options changed"
+            )
+            if name not in {info.name for info in await client.logs()}:
+                del known[name]  # It will never come back: its successor has another id.
+        for name in sorted(set(known) & set(logs)):
+            if wrong := offsets.remade(name, known[name], logs[name].info.id):
+                if self._options.fail_on_data_loss:
+                    raise UsageError(wrong)
+                self._tell_lost(wrong)
+                del known[name]
         if self._pinned is not None:  # Logs made since are for the next run.
-            return {name: log for name, log in logs.items() if name in self._pinned}
-        return logs
+            logs = {name: log for name, log in logs.items() if name in self._pinned}
+        return logs, known
 
-    async def _begins(self, logs: Mapping[str, Log], start: Offset) -> dict[str, Lsn]:
-        """Where each log goes on; a log that was not there yet is read from its start."""
-        begins: dict[str, Lsn] = {}
-        for name, log in logs.items():
-            place = start.logs.get(name)
-            if place is None:
-                begins[name] = (await bounds.readable_ends(log)).start
-            else:
-                begins[name] = place.next
-        return begins
+    def _tell_lost(self, message: str) -> None:
+        """A warning is given once."""
+        if message not in self._told:
+            bounds.tell_lost(self._options, message)
+            self._told.add(message)
 
-    async def _ends(self, logs: Mapping[str, Log], begins: Mapping[str, Lsn]) -> dict[str, Lsn]:
+    async def _ends(
+        self, logs: Mapping[str, Log], begins: dict[str, Lsn], joined: dict[str, Lsn]
+    ) -> dict[str, Lsn]:
         """Keeps I1 to I3; waits if nothing is new."""
         if self._watches is None:
             self._watches = Watches()
-        deadline = time.monotonic() + AVAILABLE_NOW_PATIENCE_S
+        started_s = time.monotonic()
         has_waited = False
         while True:
             self._watches.clear_news()
             found = await self._watches.ends(logs)
+            await self._check_begins(logs, begins, joined, found)
             ends = {
                 name: max(begins[name], self._pinned_end(name, end)) for name, end in found.items()
             }
             is_new = any(ends[name] > begins[name] for name in ends)
             if is_new or self._is_done(ends) or (self._pinned is None and has_waited):
                 return ends
-            if time.monotonic() > deadline:
-                raise TimedOut(f"writers did not complete what they began: {ends}, {self._pinned}")
+            if time.monotonic() > started_s + AVAILABLE_NOW_PATIENCE_S:
+                await self._pin_lower(logs, ends)
             await self._watches.wait(self._options.wait_ms or 1)
             has_waited = True
+
+    async def _check_begins(
+        self,
+        logs: Mapping[str, Log],
+        begins: dict[str, Lsn],
+        joined: dict[str, Lsn],
+        found: Mapping[str, Lsn],
+    ) -> None:
+        """A log that ends before where the query was has lost its end: what is written there now
+        are other records."""
+        for name, end in found.items():
+            if begins[name] <= end:
+                continue
+            last = (await bounds.complete_ends(logs[name])).end
+            if begins[name] > last:
+                self._tell_lost(
+                    f"log {name!r} was read up to {begins[name] - 1} and ends at {last - 1} now: "
+                    "its end is lost, and positions above it are given to other records"
+                )
+                begins[name] = joined[name] = last
+
+    async def _pin_lower(self, logs: Mapping[str, Log], ends: Mapping[str, Lsn]) -> None:
+        """Positions that were given to writers and lost with their sequencer never come."""
+        assert self._pinned is not None
+        for name, log in logs.items():
+            last = (await bounds.complete_ends(log)).end
+            if ends[name] < self._pinned[name] <= last:
+                raise TimedOut(
+                    f"log {name!r}: writers did not complete positions {ends[name]} to "
+                    f"{self._pinned[name] - 1}, which they were given before the query started"
+                )
+            self._pinned[name] = min(self._pinned[name], last)
 
     def _pinned_end(self, name: str, end: Lsn) -> Lsn:
         return end if self._pinned is None else min(end, self._pinned[name])
@@ -171,6 +214,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, logs: Mapping[str, Log], begins: Mapping[str, Lsn], ends: Mapping[str, Lsn]
     ) -> dict[str, Lsn]:
         limited = dict(ends)
+        if not self._options.fail_on_data_loss:  # What was trimmed takes no part of a limit.
+            starts = {name: (await bounds.readable_ends(log)).start for name, log in logs.items()}
+            begins = {name: min(ends[name], max(begins[name], starts[name])) for name in ends}
         records = self._options.records_per_trigger
         if records is not None:
             waiting = {name: limited[name] - begins[name] for name in limited}
@@ -197,13 +243,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- Partitions ---------------------------------------------------------------------------
 
     async def _plan(self, client: Client, start: Offset, end: Offset) -> list[InputPartition]:
-        logs = await self._logs(client, end)
-        begins = await self._begins(logs, start)
+        logs, known = await self._logs(client, end)
         ranges: dict[str, bounds.Range] = {}
-        for name, place in end.logs.items():
-            if name in logs and begins[name] < place.next:
+        for name, place in known.items():
+            if name not in logs:
+                continue
+            before = start.logs.get(name)
+            first = place.first or (FIRST_LSN if before is None else before.next)
+            if first < place.next:
                 start_now = (await bounds.readable_ends(logs[name])).start
-                wanted = (begins[name], place.next)
+                wanted = (first, place.next)
                 ranges[name] = bounds.untrimmed(self._options, name, wanted, start_now)
         kept = {name: each for name, each in ranges.items() if each[0] < each[1]}
         selection = batch.select(self._schema, self._options, Narrowing())
@@ -211,12 +260,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _offset(
-    client: Client, logs: Mapping[str, Log], ends: Mapping[str, Lsn], kept: Offset | None = None
+    client: Client,
+    logs: Mapping[str, Log],
+    ends: Mapping[str, Lsn],
+    known: Mapping[str, LogOffset] | None = None,
+    joined: Mapping[str, Lsn] | None = None,
 ) -> Offset:
-    """`kept`: what it says of logs that are not read now stays, so that nothing is read twice
-    should they come back."""
-    places = {} if kept is None else dict(kept.logs)
-    places.update({name: LogOffset(logs[name].info.id, end) for name, end in ends.items()})
+    """`joined` logs say where they are read from: a batch that is planned again must not depend on
+    what was trimmed meanwhile."""
+    places = {} if known is None else dict(known)
+    for name, end in ends.items():
+        first = None if joined is None else joined.get(name)
+        is_told = first is not None and first < end
+        places[name] = LogOffset(logs[name].info.id, end, first if is_told else None)
     return Offset(client.id, places)
 
 

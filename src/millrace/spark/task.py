@@ -4,6 +4,7 @@ Blocks are used as they arrived.  Those of a good size are handed on as they are
 joined, large ones sliced, so that Spark gets neither thousands of tiny batches nor huge ones.
 """
 
+import contextlib
 import logging
 from collections.abc import Iterator
 from typing import Final
@@ -17,11 +18,13 @@ from millrace.client.log import Log
 from millrace.client.reader import Reader
 from millrace.core.projection import Projection
 from millrace.core.read_stream import Deliver
-from millrace.errors import RecordsLost
+from millrace.errors import RecordsLost, TimedOut, Unavailable
 from millrace.spark import bounds, workers
 from millrace.spark.columns import Shape
 from millrace.types import Gap, GapKind, LogInfo, Lsn, Selection
 
+STALL_MS: Final = 10_000
+STALLS_MAX: Final = 6
 _LOST: Final = (GapKind.DATALOSS, GapKind.TRIM)
 _log = logging.getLogger("millrace.spark")
 
@@ -32,6 +35,7 @@ class Task(msgspec.Struct, frozen=True):
     """All that a task needs: it asks neither the driver nor the metadata repository."""
 
     cluster: str
+    cluster_id: str
     info: LogInfo
     projection: Projection
     first: Lsn
@@ -58,12 +62,13 @@ def read(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBat
 
 def _read(task: Task, schema: StructType) -> Iterator[pa.RecordBatch]:
     workers.freeze()
-    client = workers.client(task.cluster)
-    reader = workers.run(_open(client.opened(task.info, task.projection), task))
+    client = workers.client(task.cluster, task.cluster_id)
+    log = client.opened(task.info, task.projection)
+    reader = workers.run(_open(log, task))
     shape = Shape(schema, task.info.name)
     group = _Group(task)
     try:
-        while parts := workers.run(_gather(reader, task)):
+        while parts := workers.run(_gather(log, reader, task)):
             for part in parts:
                 if isinstance(part, Gap):
                     yield from group.flush(shape)
@@ -79,17 +84,35 @@ async def _open(log: Log, task: Task) -> Reader:
     return log.reader(task.first, task.end, select=task.selection)
 
 
-async def _gather(reader: Reader, task: Task) -> Parts:
+async def _gather(log: Log, reader: Reader, task: Task) -> Parts:
     """About one batch's worth: one change of threads for each batch, however small the blocks."""
     parts: Parts = []
     size = 0
     while size < task.batch_bytes and len(parts) < task.batch_rows:
-        part = await reader.take()
+        part = await _take(log, reader)
         if part is None:
             break
         parts.append(part)
         size += 0 if isinstance(part, Gap) else part.block.size
     return parts
+
+
+async def _take(log: Log, reader: Reader) -> Deliver | Gap | None:
+    """Gives up when nothing comes for long, so that Spark can try elsewhere and say why.  Positions
+    that were given to writers and lost with their sequencer are the end: nothing was acknowledged
+    there."""
+    for _ in range(STALLS_MAX):
+        try:
+            return await reader.take(STALL_MS)
+        except TimedOut:
+            with contextlib.suppress(Unavailable):
+                _, end = await log.bounds(timeout_ms=STALL_MS)
+                if reader.stream.next_lsn >= end:
+                    return None
+    raise Unavailable(
+        f"log {log.name!r}: nothing came for {STALLS_MAX * STALL_MS // 1000} s; "
+        f"the reader says: {reader.explain()}"
+    )
 
 
 def _gap(gap: Gap, task: Task, shape: Shape) -> Iterator[pa.RecordBatch]:

@@ -13,13 +13,14 @@ from typing import Any, Final, TypeVar
 
 from millrace.client import sync
 from millrace.client.cluster import Client, connect
-from millrace.errors import MillraceError, Unavailable
+from millrace.errors import MillraceError, Unavailable, UnknownLog
 from millrace.spark.options import Options
 
 T = TypeVar("T")
 
-CONNECT_TIMEOUT_MS: Final = 5_000
-DRIVER_PATIENCE_S: Final = 20  # However many retries are asked for: a person waits for the message.
+CONNECT_TIMEOUT_MS: Final = 10_000  # Nodes look for their metadata repository half as long.
+QUESTION_TIMEOUT_MS: Final = 8_000  # So that there is time to ask again.
+DRIVER_PATIENCE_S: Final = 25  # However many retries are asked for: a person waits for the message.
 _HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
 
 _clients: dict[str, Client] = {}
@@ -31,9 +32,13 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     return sync.run(work)
 
 
-def client(cluster: str) -> Client:
-    """The process's connection to a cluster."""
-    if cluster not in _clients:
+def client(cluster: str, cluster_id: str | None = None) -> Client:
+    """The process's connection to a cluster; a new one if another cluster has taken its addresses
+    meanwhile."""
+    known = _clients.get(cluster)
+    if known is not None and cluster_id not in (None, known.id):
+        _renew(cluster)
+    elif known is None:
         _clients[cluster] = run(connect(cluster, timeout_ms=CONNECT_TIMEOUT_MS))
     return _clients[cluster]
 
@@ -42,20 +47,25 @@ def call(options: Options, work: Callable[[Client], Coroutine[Any, Any, T]]) -> 
     """A call of the driver, tried again when the cluster does not answer: Spark would give up the
     whole query."""
     deadline = time.monotonic() + DRIVER_PATIENCE_S
-    for left in range(options.retries, -1, -1):
+    left = options.retries
+    while True:
         try:
             return run(work(client(options.cluster)))
-        except Unavailable:
-            if left == 0 or time.monotonic() > deadline:
+        except (Unavailable, UnknownLog) as failure:
+            # A log that was deleted and made again is known by its old number once.
+            left = min(left, 1) - 1 if isinstance(failure, UnknownLog) else left - 1
+            if left < 0 or time.monotonic() > deadline:
                 raise
-            _forget(options.cluster)
+            with contextlib.suppress(Unavailable):
+                _renew(options.cluster)
             time.sleep(options.retry_interval_ms / 1000)
-    raise AssertionError("unreachable")
 
 
-def _forget(cluster: str) -> None:
-    """The next call connects anew: the cluster may have moved behind its addresses."""
-    old = _clients.pop(cluster, None)
+def _renew(cluster: str) -> None:
+    """The cluster may have moved, or be another, behind its addresses.  Until a new connection
+    stands the old one is kept: it may still be good."""
+    new = run(connect(cluster, timeout_ms=CONNECT_TIMEOUT_MS))
+    old, _clients[cluster] = _clients.get(cluster), new
     if old is not None:
         with contextlib.suppress(MillraceError):
             run(old.close())
