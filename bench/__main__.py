@@ -73,7 +73,7 @@ def _measure_spark(*, is_quick: bool) -> SparkRun:
 
         return spark_run.measure(SPARK_QUICK if is_quick else SPARK_FULL)
     except ModuleNotFoundError as missing:
-        return SparkRun("", failures={"Spark": f"{missing}: `pip install millrace[spark]`"})
+        return SparkRun("", failures={"Spark": f"{missing}: `pip install '.[spark]'`"})
     finally:
         signal.signal(signal.SIGTERM, before)
 

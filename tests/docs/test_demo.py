@@ -138,5 +138,5 @@ def test_says_what_to_install(missing: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
     assert f"{missing} not installed" in done.stderr
-    assert "pip install 'millrace[demo]'" in done.stderr
+    assert "pip install '.[demo]'" in done.stderr
     assert "--without-spark" in done.stderr

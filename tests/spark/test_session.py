@@ -281,7 +281,7 @@ def test_java_is_not_looked_for_when_it_runs_already(tmp_path: Path) -> None:
             "import millrace.spark\n"
             "try: millrace.spark.session()\n"
             "except millrace.errors.Unavailable as error: print(error)",
-            "PySpark is not installed: `pip install millrace[spark]`",
+            "PySpark is not installed: `pip install '.[spark]'` in a clone of Millrace",
         ),
     ],
     ids=["no pyspark is imported", "the function hides its module", "pyspark is missing"],

@@ -144,3 +144,11 @@ def test_checkpoints_of_something_else(
     offsets.write_text(re.sub(r'("cluster": ?")', r"\1elsewhere-", text))
     message = refusal_of_stream(spark, tmp_path / "checkpoint", cluster=cluster, log=log.name)
     assert "belongs to the cluster elsewhere-" in message
+
+
+def test_writing_is_not_there_yet(spark: SparkSession, calm_cluster: LocalCluster) -> None:
+    def write() -> None:
+        options = {"cluster": ",".join(calm_cluster.addresses), "log": "clicks"}
+        spark.range(3).write.format("millrace").options(**options).mode("append").save()
+
+    assert "reads logs and does not write them yet" in refusal(write)

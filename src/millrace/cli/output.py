@@ -4,6 +4,7 @@ I1  Without a terminal there is no colour, no progress bar and no line cut to a 
 I2  JSON is one object or array, its fields in the order in which they are documented.
 """
 
+import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -143,14 +144,24 @@ def plain(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
 
 
+def _answer(question: str) -> str:
+    """A line from the terminal.  Commands run on a loop whose handler of Ctrl-C only makes a note:
+    whoever waits here would have to press it twice."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+        return sys.stdin.readline()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def confirm(question: str, *, yes: bool) -> None:
     """Ask before something is lost; without a terminal `--yes` is the only way to agree."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise UsageError(f"{question} Nothing was changed: add --yes to go ahead")
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    if _answer(question).strip().lower() not in ("y", "yes"):
         import typer
 
         print("nothing was changed", file=sys.stderr)

@@ -25,6 +25,7 @@ BLAMES: Final = {
     errors.Unavailable: "the environment",
     errors.ProtocolError: "a peer",
     errors.Corruption: "stored or received bytes",
+    errors.RecordsLost: "what became of the log",
 }
 HIDDEN_OPTIONS: Final = ("--help", "--install-completion", "--show-completion")
 

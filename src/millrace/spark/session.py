@@ -39,7 +39,9 @@ def session(
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise Unavailable("PySpark is not installed: `pip install millrace[spark]`") from None
+        raise Unavailable(
+            "PySpark is not installed: `pip install '.[spark]'` in a clone of Millrace"
+        ) from None
     given = spark_settings(settings, master)
     with _starting:
         running = _running()

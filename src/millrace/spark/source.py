@@ -8,13 +8,24 @@ import sys
 from collections.abc import MutableMapping
 from typing import Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
+from millrace.errors import UsageError
 from millrace.spark import workers
 from millrace.spark.columns import check_schema, default_schema
 from millrace.spark.options import parse
 
+READS_ONLY: Final = (
+    "the source millrace reads logs and does not write them yet: collect the rows, or use "
+    "foreachPartition with millrace.sync"
+)
 # Spark refuses a reader that takes filters when the session does not push them, and does not say
 # beforehand; but it runs another module when it does.  And it keeps what a source has planned with
 # the `load`, not with the query: two queries on one frame would share the filters of one of them,
@@ -42,6 +53,14 @@ class MillraceSource(DataSource):
             check_schema(schema, self._options)
             is_pushing = self._options.push_filters and _is_pushing()
             return (PushingReader if is_pushing else BatchReader)(self._options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        with workers.plain_errors():
+            raise UsageError(READS_ONLY)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        with workers.plain_errors():
+            raise UsageError(READS_ONLY)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from millrace.spark.stream import StreamReader

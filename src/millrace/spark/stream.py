@@ -126,8 +126,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = dict(start.logs)
         for name in sorted(set(known) - set(logs)):
             self._tell_lost(
-                f"log {name!r} is in the checkpoint, and the query does not read it any more: "
-                "it was deleted, or the options changed"
+                f"log {name!r} is in the checkpoint, and the query does not read it any more: it "
+                "was deleted, or the options changed; correct the options, or give the query a "
+                "checkpointLocation of its own"
             )
             if name not in {info.name for info in await client.logs()}:
                 del known[name]  # It will never come back: its successor has another id.
