@@ -85,11 +85,26 @@ def test_a_million_records_are_read_by_all_cores(
     by_task = frame.groupBy(f.spark_partition_id().alias("task")).agg(
         f.count("*").alias("rows"), f.min("lsn").alias("first"), f.max("lsn").alias("last")
     )
+    spark.sparkContext.setJobGroup("by-task", "rows of each task")
     tasks = sorted(by_task.collect(), key=lambda row: row.first)
+    assert had_two_tasks_at_once(spark, "by-task")
     assert sum(row.rows for row in tasks) == 1_000_000
     assert len(tasks) >= 2
     assert max(row.rows for row in tasks) < 1_000_000 * 0.6
     assert all(before.last < after.first for before, after in pairwise(tasks))
+
+
+def had_two_tasks_at_once(spark: SparkSession, group: str) -> bool:
+    """By the times that Spark has of the tasks which read the log: those of the first stage."""
+    context = spark.sparkContext
+    tracker = context.statusTracker()
+    jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(group)]
+    first_stage = min(stage for job in jobs if job is not None for stage in job.stageIds)
+    listed = context._jsc.sc().statusStore().taskList(first_stage, 0, 100)
+    tasks = [listed.apply(number) for number in range(listed.size())]
+    starts = [task.launchTime().getTime() for task in tasks]
+    ends = [task.launchTime().getTime() + task.duration().get() for task in tasks]
+    return len(tasks) >= 2 and max(starts) < min(ends)
 
 
 def test_partitions_can_be_asked_for(
