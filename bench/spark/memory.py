@@ -5,7 +5,6 @@ the rows of a micro-batch, a wait for news) and has nothing to fetch.  As a stre
 small file says, so that another process can add rows; without the file all rows are there.
 """
 
-import gc
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -34,6 +33,7 @@ from pyspark.sql.types import (
 )
 
 from bench.spark import rows as spark_rows
+from millrace.spark import workers
 
 NAME: Final = "bench_memory"
 SCHEMA: Final = StructType(
@@ -99,7 +99,7 @@ class _Rows:
         return [InputPartition(each) for each in zip(firsts, ends, strict=True)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        _freeze()
+        workers.freeze()  # As the `millrace` source does.
         first, end = partition.value
         return spark_rows.batches(self._value_bytes, self._batch_rows, first, end)
 
@@ -154,14 +154,3 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         while (end := published(self._feed)) <= begin and time.monotonic() < deadline:
             time.sleep(POLL_S)
         return max(begin, end)
-
-
-_is_frozen = False
-
-
-def _freeze() -> None:
-    """As the `millrace` source does: Spark collects garbage after each task."""
-    global _is_frozen
-    if not _is_frozen:
-        gc.freeze()
-        _is_frozen = True

@@ -3,7 +3,7 @@
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,16 +19,9 @@ SECONDS_MAX = 30
 
 
 @pytest.fixture
-def client(calm_cluster: LocalCluster) -> Iterator[sync.SyncClient]:
-    with sync.connect(calm_cluster.addresses) as client:
-        yield client
-
-
-@pytest.fixture
-def log(client: sync.SyncClient) -> sync.SyncLog:
-    made = client.create_log(f"log-{secrets.token_hex(4)}")
-    fill(made, 10)
-    return made
+def ten(log: sync.SyncLog) -> sync.SyncLog:
+    fill(log, 10)
+    return log
 
 
 def refusal_of_read(spark: SparkSession, schema: str | None = None, **options: object) -> str:
@@ -71,38 +64,38 @@ def checked(message: str) -> str:
     return front
 
 
-def test_options(spark: SparkSession, calm_cluster: LocalCluster, log: sync.SyncLog) -> None:
+def test_options(spark: SparkSession, calm_cluster: LocalCluster, ten: sync.SyncLog) -> None:
     cluster = ",".join(calm_cluster.addresses)
-    assert "the option cluster is missing" in refusal_of_read(spark, log=log.name)
+    assert "the option cluster is missing" in refusal_of_read(spark, log=ten.name)
     assert "did you mean startingOffsets" in refusal_of_read(
-        spark, cluster=cluster, log=log.name, startingOfsets="latest"
+        spark, cluster=cluster, log=ten.name, startingOfsets="latest"
     )
     assert "both say what to read" in refusal_of_read(
-        spark, cluster=cluster, log=log.name, logs="a,b"
+        spark, cluster=cluster, log=ten.name, logs="a,b"
     )
     assert "belongs to spark.readStream" in refusal_of_read(
-        spark, cluster=cluster, log=log.name, maxRecordsPerTrigger=5
+        spark, cluster=cluster, log=ten.name, maxRecordsPerTrigger=5
     )
     assert "there are log, lsn, key" in refusal_of_read(
-        spark, "offset bigint", cluster=cluster, log=log.name
+        spark, "offset bigint", cluster=cluster, log=ten.name
     )
     assert "the column lsn is bigint, not int" in refusal_of_read(
-        spark, "lsn int", cluster=cluster, log=log.name
+        spark, "lsn int", cluster=cluster, log=ten.name
     )
 
 
 def test_positions_and_logs(
-    spark: SparkSession, calm_cluster: LocalCluster, log: sync.SyncLog
+    spark: SparkSession, calm_cluster: LocalCluster, ten: sync.SyncLog
 ) -> None:
     cluster = ",".join(calm_cluster.addresses)
     missing = refusal_of_read(spark, cluster=cluster, log="no-such-log")
     assert "has no log 'no-such-log'" in missing
     beyond = refusal_of_read(
-        spark, cluster=cluster, log=log.name, startingOffsets=f'{{"{log.name}": 500}}'
+        spark, cluster=cluster, log=ten.name, startingOffsets=f'{{"{ten.name}": 500}}'
     )
     assert "position 500 lies beyond the end" in beyond
     assert "next position is 11" in beyond
-    stranger = refusal_of_read(spark, cluster=cluster, log=log.name, startingOffsets='{"other": 5}')
+    stranger = refusal_of_read(spark, cluster=cluster, log=ten.name, startingOffsets='{"other": 5}')
     assert "which the query does not read" in stranger
 
 
@@ -115,11 +108,11 @@ def test_checkpoints_of_something_else(
     spark: SparkSession,
     calm_cluster: LocalCluster,
     client: sync.SyncClient,
-    log: sync.SyncLog,
+    ten: sync.SyncLog,
     tmp_path: Path,
 ) -> None:
     cluster = ",".join(calm_cluster.addresses)
-    stream = spark.readStream.format("millrace").option("cluster", cluster).option("log", log.name)
+    stream = spark.readStream.format("millrace").option("cluster", cluster).option("log", ten.name)
     query = (
         stream.option("startingOffsets", "earliest")
         .load()
@@ -131,18 +124,18 @@ def test_checkpoints_of_something_else(
     assert query.awaitTermination(SECONDS_MAX)
     other = client.create_log(f"other-{secrets.token_hex(4)}")
     message = refusal_of_stream(spark, tmp_path / "checkpoint", cluster=cluster, log=other.name)
-    assert f"log '{log.name}' is in the checkpoint" in message
-    client.delete_log(log.name)
-    again = client.create_log(log.name)
+    assert f"log '{ten.name}' is in the checkpoint" in message
+    client.delete_log(ten.name)
+    again = client.create_log(ten.name)
     fill(again, 10)
-    message = refusal_of_stream(spark, tmp_path / "checkpoint", cluster=cluster, log=log.name)
+    message = refusal_of_stream(spark, tmp_path / "checkpoint", cluster=cluster, log=ten.name)
     assert "deleted and made again" in message
     offsets = tmp_path / "checkpoint" / "offsets" / "0"
     text = offsets.read_text()
     for path in (tmp_path / "checkpoint" / "offsets").glob(".*.crc"):
         path.unlink()
     offsets.write_text(re.sub(r'("cluster": ?")', r"\1elsewhere-", text))
-    message = refusal_of_stream(spark, tmp_path / "checkpoint", cluster=cluster, log=log.name)
+    message = refusal_of_stream(spark, tmp_path / "checkpoint", cluster=cluster, log=ten.name)
     assert "belongs to the cluster elsewhere-" in message
 
 

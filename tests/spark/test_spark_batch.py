@@ -17,17 +17,6 @@ from tests.support.clusters import metrics_of
 FAR_US = 3_000_000
 
 
-@pytest.fixture
-def client(calm_cluster: LocalCluster) -> Iterator[sync.SyncClient]:
-    with sync.connect(calm_cluster.addresses) as client:
-        yield client
-
-
-@pytest.fixture
-def log(client: sync.SyncClient) -> sync.SyncLog:
-    return client.create_log(f"log-{secrets.token_hex(4)}", compression=False)
-
-
 def reader(spark: SparkSession, cluster: LocalCluster, **options: object) -> DataFrameReader:
     return (
         spark.read.format("millrace")

@@ -5,7 +5,6 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +18,6 @@ from tests.spark.filled_logs import fill, rows, stored
 from tests.support.clusters import soon
 
 WAIT_S = 60
-
-
-@pytest.fixture
-def client(calm_cluster: LocalCluster) -> Iterator[sync.SyncClient]:
-    with sync.connect(calm_cluster.addresses) as client:
-        yield client
-
-
-@pytest.fixture
-def log(client: sync.SyncClient) -> sync.SyncLog:
-    return client.create_log(f"log-{secrets.token_hex(4)}")
 
 
 class Pipeline:

@@ -2,7 +2,6 @@
 
 import re
 import secrets
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,12 +17,6 @@ from millrace.spark.stream import StreamReader
 from tests.spark.filled_logs import fill
 
 Document = dict[str, Any]
-
-
-@pytest.fixture
-def client(calm_cluster: LocalCluster) -> Iterator[sync.SyncClient]:
-    with sync.connect(calm_cluster.addresses) as client:
-        yield client
 
 
 @pytest.fixture

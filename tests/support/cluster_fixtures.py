@@ -1,5 +1,5 @@
-"""Clusters of real processes as fixtures.  A `conftest.py` imports those it offers; when a test
-fails, the ends of its nodes' logs are shown (`add_node_logs`)."""
+"""Clusters of real processes as fixtures.  A `conftest.py` imports those it offers, and the hook:
+when a test fails, the ends of the logs of the processes it used are shown."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,9 +41,19 @@ def calm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClus
         yield cluster
 
 
-def add_node_logs(item: pytest.Item, report: pytest.TestReport) -> None:
-    """To the report of a test that failed."""
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    outcome: Any = yield
+    report = outcome.get_result()
+    if report.when == "call" and report.failed:
+        _add_logs(item, report)
+
+
+def _add_logs(item: pytest.Item, report: pytest.TestReport) -> None:
     used = getattr(item, "funcargs", {}).values()
+    for value in used:
+        if hasattr(value, "daemon_logs"):
+            report.sections.append(("logs of Spark's daemons", value.daemon_logs()))
     clusters = [value for value in used if isinstance(value, LocalCluster)]
     for cluster in [*clusters, *getattr(item, "clusters", [])]:
         for node in cluster.nodes:

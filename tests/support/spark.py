@@ -149,7 +149,7 @@ class StandaloneCluster:
         except (OSError, HTTPException, ValueError):
             return None
 
-    def logs(self) -> str:
+    def daemon_logs(self) -> str:
         """The ends of what the daemons and executors wrote."""
         files = sorted((*self.folder.glob("*.log"), *self.folder.glob("work/*/*/std*")))
         ends = (file.read_text(errors="replace")[-LOG_CHARS_SHOWN:] for file in files)
@@ -196,7 +196,7 @@ def standalone_cluster(workers: int = 2, cores: int = 1) -> Iterator[StandaloneC
         cluster.start()
         yield cluster
     except BaseException as problem:
-        problem.add_note(cluster.logs())
+        problem.add_note(cluster.daemon_logs())
         raise
     finally:
         cluster.close()

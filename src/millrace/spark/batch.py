@@ -35,13 +35,7 @@ class BatchReader(DataSourceReader):
 
     async def _plan(self, client: Client) -> list[InputPartition]:
         logs = await bounds.find_logs(client, self._options)
-        ends = dict(
-            zip(
-                logs,
-                await asyncio.gather(*(bounds.complete_ends(log) for log in logs.values())),
-                strict=True,
-            )
-        )
+        ends = await bounds.of_each(logs, bounds.complete_ends)
         starting = self._options.starting or Bound("startingOffsets", EARLIEST)
         ending = self._options.ending or Bound("endingOffsets", LATEST)
         firsts = await bounds.resolve(starting, logs, ends)

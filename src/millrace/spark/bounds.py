@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -84,6 +84,14 @@ async def complete_ends(log: Log) -> Ends:
 async def readable_ends(log: Log) -> Ends:
     """Up to what can be read without waiting for anybody."""
     return Ends(*await log.readable_bounds(timeout_ms=QUESTION_TIMEOUT_MS))
+
+
+async def of_each(
+    logs: Mapping[str, Log], look: Callable[[Log], Awaitable[Ends]]
+) -> dict[str, Ends]:
+    """`complete_ends` or `readable_ends` of all logs, asked at once."""
+    found = await asyncio.gather(*(look(log) for log in logs.values()))
+    return dict(zip(logs, found, strict=True))
 
 
 async def resolve(

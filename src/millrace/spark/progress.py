@@ -15,7 +15,6 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
@@ -123,12 +122,7 @@ class Watch:
     def __enter__(self) -> "Watch":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- Called by the listener, from Spark's threads ---------------------------------------------

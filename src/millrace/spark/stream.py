@@ -3,7 +3,7 @@
 One process on the driver serves a query for its whole life; Spark calls one method at a time.  What
 is kept between calls could be found out again: a restart loses nothing.
 
-I1  An offset never goes back: a log that lost its end is not read twice.
+I1  An offset goes back only where a log lost its end, and then the loss is told first.
 I2  What an offset covers can be read without waiting for a writer.
 I3  With AvailableNow no offset passes what was acknowledged when the query started, and the last
     one reaches it.
@@ -95,13 +95,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     async def _initial(self, client: Client) -> Offset:
         logs = await bounds.find_logs(client, self._options)
-        ends = {name: await bounds.readable_ends(log) for name, log in logs.items()}
+        ends = await bounds.of_each(logs, bounds.readable_ends)
         starting = self._options.starting or Bound("startingOffsets", LATEST)
         return _offset(client, logs, await bounds.resolve(starting, logs, ends))
 
     async def _pin(self, client: Client) -> dict[str, Lsn]:
         logs = await bounds.find_logs(client, self._options)
-        return {name: (await bounds.complete_ends(log)).end for name, log in logs.items()}
+        ends = await bounds.of_each(logs, bounds.complete_ends)
+        return {name: each.end for name, each in ends.items()}
 
     async def _next(self, client: Client, start: Offset, is_limited: bool) -> Offset:
         logs, known = await self._logs(client, start)
@@ -216,8 +217,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> dict[str, Lsn]:
         limited = dict(ends)
         if not self._options.fail_on_data_loss:  # What was trimmed takes no part of a limit.
-            starts = {name: (await bounds.readable_ends(log)).start for name, log in logs.items()}
-            begins = {name: min(ends[name], max(begins[name], starts[name])) for name in ends}
+            now = await bounds.of_each(logs, bounds.readable_ends)
+            begins = {name: min(ends[name], max(begins[name], now[name].start)) for name in ends}
         records = self._options.records_per_trigger
         if records is not None:
             waiting = {name: limited[name] - begins[name] for name in limited}
