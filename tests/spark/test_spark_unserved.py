@@ -4,6 +4,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from millrace import sync
+from millrace.core.messages import Issued, Next
 from millrace.errors import Unavailable
 from millrace.local import LocalCluster
 from millrace.local.cluster import free_ports
@@ -87,3 +88,51 @@ def test_another_cluster_at_the_same_addresses_is_connected_to_anew(
         new_id = client._client.id
     second = workers.client(addresses, new_id)
     assert second.id == new_id != first.id
+
+
+def take_positions(cluster: LocalCluster, count: int) -> None:
+    """Given to a writer that never writes: readers wait for them while their sequencer lives."""
+    client = workers.client(",".join(cluster.addresses))
+
+    async def take() -> None:
+        log = await client.log("events")
+        projection = log.projection
+        request = Next(log.info.id, projection.epoch, count)
+        assert isinstance(await client.ask_node(projection.sequencer, request, 5_000), Issued)
+
+    workers.run(take())
+
+
+def test_positions_lost_with_their_sequencer_are_the_end_of_a_batch(
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millrace.spark.task.STALL_MS", 1_000)
+    cluster = make_cluster(1)
+    filled(cluster)
+    take_positions(cluster, 1_000)
+    parsed = options_of(cluster)
+    reader = BatchReader(parsed, default_schema(parsed))
+    (partition,) = reader.partitions()
+    assert partition.value.end == 1_101
+    cluster.kill(1)
+    cluster.start([1])
+    assert sum(batch.num_rows for batch in reader.read(partition)) == 100
+
+
+def test_positions_lost_with_their_sequencer_do_not_hold_up_available_now(
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millrace.spark.stream.AVAILABLE_NOW_PATIENCE_S", 1)
+    cluster = make_cluster(1)
+    filled(cluster)
+    take_positions(cluster, 1_000)
+    parsed = options_of(cluster, startingOffsets="earliest", maxWaitMs="50")
+    reader = StreamReader(parsed, default_schema(parsed))
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    first = reader.latestOffset(start, ReadAllAvailable())
+    cluster.kill(1)
+    cluster.start([1])
+    last = reader.latestOffset(first, ReadAllAvailable())
+    assert last == reader.latestOffset(last, ReadAllAvailable())
+    reader.stop()
