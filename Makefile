@@ -26,9 +26,23 @@ $(STAMP): requirements.lock pyproject.toml
 demo: $(STAMP) ## Five nodes, a million records counted by Spark, one node killed: prove nothing was lost
 	$(BIN)/python -m millrace.demo
 
+# Tests without processes, time limits and measurements share the cores; the others get them one
+# after the other.
+QUIET := $(addprefix tests/,client codec conformance core meta runtime scenario server tidy) tests/sim/test_canaries.py
+
+# What writes and follows runs on a master with two workers, as with users who have more than one
+# machine; the rest of Spark's tests in one process.
+STANDALONE := $(addprefix tests/spark/,buckets changes pipelines sink)
+
 .PHONY: test
 test: check ## Run every test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(QUIET)
+	$(BIN)/python -m pytest --spark standalone $(STANDALONE)
+	$(BIN)/python -m pytest $(addprefix --ignore=,$(QUIET) $(STANDALONE))
+
+.PHONY: explore
+explore: $(STAMP) ## Run the property tests with examples that nobody has seen
+	$(BIN)/python -m pytest --hypothesis-profile=exploring -m hypothesis
 
 .PHONY: check
 check: $(STAMP) ## Types, lint, format, generated docs
@@ -52,7 +66,7 @@ docs: $(STAMP) ## Generate the reference pages
 .PHONY: lock
 lock: $(STAMP) ## Pin all dependencies anew
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --extra dev --extra etcd --extra demo --universal --python-version 3.11 --generate-hashes --no-header --upgrade -o requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --extra dev --extra etcd --extra demo --extra pipelines --universal --python-version 3.11 --generate-hashes --no-header --upgrade -o requirements.lock
 
 .PHONY: clean
 clean: ## Remove the environment and caches

@@ -19,6 +19,8 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
+from bench.processors import Busy
+
 GIGABYTE: Final = 1e9
 CPU_SECONDS_RESOLVED: Final = 0.05  # Below five clock ticks a processor time is mostly rounding.
 _PROC: Final = Path("/proc")
@@ -67,6 +69,7 @@ class Sample:
     cpu_seconds: float | None
     latency: Latency | None
     is_cut_short: bool = False
+    busy: Busy | None = None
 
     @property
     def records_per_second(self) -> float:

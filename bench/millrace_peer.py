@@ -1,5 +1,10 @@
 """Millrace as a peer: a local cluster of five node processes, logs with R=3.
 
+It is measured in several ways, on one cluster: with sequenced logs (`millrace`, the default), with
+chain logs (`chain`), with commit logs of one and of four streams (`commit`, `commit-4`), and
+reading sequenced logs with all nodes sending all they have (`all-send-all`), which is what single
+copy delivery saves.
+
 The pipelined append is `Log.append_many`, the client's way to append many records: a few calls at
 once, together never more than `window` unacknowledged records.  Appends by many tasks go through
 `Log.append`, which batches by itself.  Every call into Millrace's client is in this module.
@@ -7,16 +12,17 @@ once, together never more than `window` unacknowledged records.  Appends by many
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from bench.measure import Load
 from bench.peer import Ack, Kind, PeerFailure, ReadOutcome
-from millrace.client import Client, Log, connect
+from millrace.client import Client, Log, Reader, connect
+from millrace.core.reading.settings import SequencedReadSettings
 from millrace.errors import MillraceError
 from millrace.local import LocalCluster
-from millrace.types import Gap
+from millrace.types import Gap, WritePath
 
 NODES: Final = 5
 REPLICATION: Final = 3
@@ -24,27 +30,56 @@ CALLS_AT_ONCE: Final = 8
 RESTART_TIMEOUT_MS: Final = 60_000
 
 
+class SharedCluster:
+    """One cluster for all ways to measure it: idle nodes of another would only be in the way."""
+
+    def __init__(self) -> None:
+        self.cluster: LocalCluster | None = None
+        self._users = 0
+
+    async def enter(self, directory: Path) -> LocalCluster:
+        self._users += 1
+        if self.cluster is None:
+            self.cluster = LocalCluster.create(directory / "millrace", NODES, name="bench")
+            await in_thread(self.cluster.start)
+        return self.cluster
+
+    async def leave(self) -> None:
+        self._users -= 1
+        if self.cluster is not None and not self._users:
+            await in_thread(self.cluster.destroy)
+            self.cluster = None
+
+
+_shared: Final = SharedCluster()
+
+
 class MillracePeer:
     name = "millrace"
     windows: tuple[int, ...] = (1024, 4096, 16384)
     read_ways: tuple[str, ...] = ("read stream",)
+    write_path = WritePath.SEQUENCED
+    kinds = frozenset(Kind)
+    settings: SequencedReadSettings | None = None
+    more: Mapping[str, int] = {}  # What else is chosen of a log.
 
     def __init__(self) -> None:
         self._cluster: LocalCluster | None = None
         self._client: Client | None = None
         self._ack = Ack.DISK
+        self._has_entered = False
 
     def supports(self, kind: Kind) -> bool:
-        return True
+        return kind in self.kinds
 
     def describe(self) -> str:
-        return f"Millrace, {NODES} nodes, chain logs, R={REPLICATION}"
+        return f"Millrace, {NODES} nodes, {self.write_path.value} logs, R={REPLICATION}"
 
     async def start(self, ack: Ack, directory: Path) -> None:
         self._ack = ack
-        self._cluster = LocalCluster.create(directory / "millrace", NODES, name="bench")
+        self._has_entered = True
         try:
-            await self._in_thread(self._cluster.start)
+            self._cluster = await _shared.enter(directory)
             self._client = await connect(self._cluster.addresses)
         except MillraceError as error:
             raise PeerFailure(f"start: {error}") from error
@@ -53,20 +88,26 @@ class MillracePeer:
         if self._client is not None:
             await self._client.close()
             self._client = None
-        if self._cluster is not None:
-            await self._in_thread(self._cluster.destroy)
+        if self._has_entered:
+            self._has_entered = False
             self._cluster = None
+            await _shared.leave()
 
     def process_ids(self) -> Sequence[int]:
         return () if self._cluster is None else [node.pid for node in self._cluster.nodes]
 
     async def create_log(self, log: str) -> None:
         await self._connected().create_log(
-            log, replication=REPLICATION, ack=self._ack.value, compression=True
+            self._named(log),
+            write_path=self.write_path,
+            replication=REPLICATION,
+            ack=self._ack.value,
+            compression=True,
+            **self.more,
         )
 
     async def delete_log(self, log: str) -> None:
-        await self._connected().delete_log(log)
+        await self._connected().delete_log(self._named(log))
 
     async def append(self, log: str, payload: bytes) -> None:
         opened = await self._log(log)
@@ -97,7 +138,7 @@ class MillracePeer:
 
     async def read_records(self, log: str, count: int, way: str) -> ReadOutcome:
         rows = size = 0
-        async with await (await self._log(log)).read(1, count + 1) as reader:
+        async with await self._read(log, count) as reader:
             async for record in reader:
                 if isinstance(record, Gap):
                     raise PeerFailure(f"read of {log}: {record}")
@@ -107,7 +148,7 @@ class MillracePeer:
 
     async def read_arrow(self, log: str, count: int, way: str) -> ReadOutcome:
         rows = size = 0
-        async with await (await self._log(log)).read(1, count + 1) as reader:
+        async with await self._read(log, count) as reader:
             async for batch in reader.batches(["value"]):
                 if isinstance(batch, Gap):
                     raise PeerFailure(f"read of {log}: {batch}")
@@ -123,19 +164,57 @@ class MillracePeer:
         for node in cluster.nodes:
             cluster.kill(node.id)
         started = time.perf_counter()
-        await self._in_thread(cluster.start)
+        await in_thread(cluster.start)
         try:
             await opened.append(b"after the restart", timeout_ms=RESTART_TIMEOUT_MS)
         except MillraceError as error:
             raise PeerFailure(f"restart: {error}") from error
         return time.perf_counter() - started
 
+    async def _read(self, log: str, count: int) -> Reader:
+        """Its records have consecutive positions: no sequencer has changed."""
+        opened = await self._log(log)
+        first, _ = await opened.bounds()
+        return await opened.read(first, first + count, settings=self.settings)
+
     async def _log(self, log: str) -> Log:
-        return await self._connected().log(log)
+        return await self._connected().log(self._named(log))
+
+    def _named(self, log: str) -> str:
+        return f"{self.name}-{log}"
 
     def _connected(self) -> Client:
         assert self._client is not None, "not started"
         return self._client
 
-    async def _in_thread(self, work: Callable[[], None]) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, work)
+
+class ChainPeer(MillracePeer):
+    name = "chain"
+    write_path = WritePath.CHAIN
+
+
+class CommitPeer(MillracePeer):
+    name = "commit"
+    write_path = WritePath.COMMIT
+    more: Mapping[str, int] = {"streams": 1}
+
+    def describe(self) -> str:
+        return f"{super().describe()}, streams: {self.more['streams']}"
+
+
+class CommitFourPeer(CommitPeer):
+    name = "commit-4"
+    more: Mapping[str, int] = {"streams": 4}
+
+
+class AllSendAllPeer(MillracePeer):
+    name = "all-send-all"
+    kinds = frozenset({Kind.READ_ARROW})
+    settings = SequencedReadSettings(is_single_copy=False)
+
+    def describe(self) -> str:
+        return f"{super().describe()}, read without single copy delivery"
+
+
+async def in_thread(work: Callable[[], None]) -> None:
+    await asyncio.get_running_loop().run_in_executor(None, work)

@@ -17,16 +17,22 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from bench.measure import Ratio, Summary, ratio, summarise
+from bench import empty_commits
+from bench.documents import report as documents_report
+from bench.documents.results import DocumentsRun
+from bench.empty_commits import EmptyCommits
+from bench.measure import Ratio, Sample, Summary, ratio, summarise
 from bench.peer import Kind
+from bench.pipelines import report as pipelines_report
+from bench.pipelines.results import PipelinesRun
 from bench.runner import PeerResult, WorkloadResult
 from bench.spark import report as spark_report
 from bench.spark.results import SparkRun
 from bench.workloads import Profile
 
 SCHEMA: Final = 1
-REFERENCES: Final = ("nats", "limits")
-HEADINGS: Final = (
+REFERENCES: Final = ("nats", "limits", "chain", "commit", "all-send-all")
+FIGURES: Final = (
     "workload",
     "peer",
     "records/s",
@@ -35,8 +41,6 @@ HEADINGS: Final = (
     "p99",
     "p99.9",
     "CPU s/GB",
-    "vs nats",
-    "vs limits",
 )
 NOTES: Final = (
     "Medians over interleaved rounds. `vs` is the rate against that peer, paired by round: "
@@ -61,11 +65,16 @@ class Run:
     results: Sequence[WorkloadResult]
     seconds: float
     spark: SparkRun | None = None  # None if the run had no such part.
+    empty_commits: Sequence[EmptyCommits] = ()
+    documents: DocumentsRun | None = None
+    pipelines: PipelinesRun | None = None
 
     @property
     def all_failures(self) -> dict[str, str]:
-        """By peer, or by part of the Spark benchmark."""
-        return {**self.failures, **(self.spark.failures if self.spark else {})}
+        """By peer, or by part of the benchmarks of Spark, documents and pipelines."""
+        others = (self.spark, self.documents, self.pipelines)
+        parts = [part.failures for part in others if part is not None]
+        return {name: text for each in (self.failures, *parts) for name, text in each.items()}
 
 
 def ratios(result: WorkloadResult) -> dict[str, Ratio]:
@@ -79,18 +88,35 @@ def ratios(result: WorkloadResult) -> dict[str, Ratio]:
     }
 
 
+def references(results: Sequence[WorkloadResult]) -> list[str]:
+    """Those that took part: the others get no column."""
+    measured = {name for result in results for name in result.peers}
+    return [reference for reference in REFERENCES if reference in measured]
+
+
+def headings(results: Sequence[WorkloadResult]) -> tuple[str, ...]:
+    return (*FIGURES, *(f"vs {reference}" for reference in references(results)))
+
+
 def rows(results: Sequence[WorkloadResult]) -> list[tuple[str, ...]]:
-    """The cells of the table, by HEADINGS."""
-    return [_row(result, name, peer) for result in results for name, peer in result.peers.items()]
+    """The cells of the table, by `headings`."""
+    held_against = references(results)
+    return [
+        _row(result, name, peer, held_against)
+        for result in results
+        for name, peer in result.peers.items()
+    ]
 
 
-def _row(result: WorkloadResult, name: str, peer: PeerResult) -> tuple[str, ...]:
+def _row(
+    result: WorkloadResult, name: str, peer: PeerResult, held_against: Sequence[str]
+) -> tuple[str, ...]:
     workload = result.workload.name
     if not peer.samples:
-        return (workload, name, "failed", *[""] * (len(HEADINGS) - 3))
+        return (workload, name, "failed", *[""] * (len(FIGURES) + len(held_against) - 3))
     summary = summarise(peer.samples)
     against = ratios(result)
-    compared = [_ratio_text(against.get(f"{name}/{reference}")) for reference in REFERENCES]
+    compared = [_ratio_text(against.get(f"{name}/{reference}")) for reference in held_against]
     return (workload, name, *_figures(result.workload.kind, summary), *compared)
 
 
@@ -139,6 +165,9 @@ def as_json(run: Run) -> dict[str, Any]:
         "failures": dict(run.failures),
         "results": [_result_json(result) for result in run.results],
         "spark": None if run.spark is None else spark_report.as_json(run.spark),
+        "empty_commits": empty_commits.as_json(run.empty_commits),
+        "documents": None if run.documents is None else documents_report.as_json(run.documents),
+        "pipelines": None if run.pipelines is None else pipelines_report.as_json(run.pipelines),
     }
 
 
@@ -180,15 +209,20 @@ def as_markdown(run: Run) -> str:
         "",
         *(_table_lines(run.results) if run.results else []),
         *(spark_report.as_markdown(run.spark) if run.spark else []),
+        *(empty_commits.as_markdown(run.empty_commits) if run.empty_commits else []),
+        *(documents_report.as_markdown(run.documents) if run.documents else []),
+        *(pipelines_report.as_markdown(run.pipelines) if run.pipelines else []),
+        *_busy_lines(run.results),
         *_tuning_lines(run.results),
     ]
     return "\n".join(lines)
 
 
 def _table_lines(results: Sequence[WorkloadResult]) -> list[str]:
+    columns = headings(results)
     return [
-        "| " + " | ".join(HEADINGS) + " |",
-        "|---|---|" + "--:|" * (len(HEADINGS) - 2),
+        "| " + " | ".join(columns) + " |",
+        "|---|---|" + "--:|" * (len(columns) - 2),
         *("| " + " | ".join(row) + " |" for row in rows(results)),
         "",
         *(f"{note}\n" for note in NOTES),
@@ -207,20 +241,49 @@ def _tuning_lines(results: Sequence[WorkloadResult]) -> list[str]:
     return ["## Windows and ways of reading that were tried", "", *lines, ""] if lines else []
 
 
+def busy_rows(results: Sequence[WorkloadResult]) -> list[str]:
+    """Of pipelined appends, in the round of each peer whose rate was the median, or next to it."""
+    return [
+        f"{result.workload.name}, {name}: {sample.busy}"
+        for result in results
+        if result.workload.kind is Kind.APPEND_PIPELINED
+        for name, peer in result.peers.items()
+        if peer.samples and (sample := middle(peer.samples)).busy is not None
+    ]
+
+
+def middle(samples: Sequence[Sample]) -> Sample:
+    ordered = sorted(samples, key=lambda sample: sample.records_per_second)
+    return ordered[(len(ordered) - 1) // 2]
+
+
+def _busy_lines(results: Sequence[WorkloadResult]) -> list[str]:
+    lines = [f"- {row}" for row in busy_rows(results)]
+    return ["## Processors while appending, in cores", "", *lines, ""] if lines else []
+
+
 def print_table(run: Run, console: Console) -> None:
     if run.results:
         console.print(_terminal_table(run))
         for note in NOTES:
             console.print(note, style="dim", markup=False)
+        for row in busy_rows(run.results):
+            console.print(row, style="dim", markup=False, highlight=False)
+    if run.empty_commits:
+        empty_commits.print_table(run.empty_commits, console)
     if run.spark is not None:
         spark_report.print_tables(run.spark, console)
+    if run.documents is not None:
+        documents_report.print_tables(run.documents, console)
+    if run.pipelines is not None:
+        pipelines_report.print_tables(run.pipelines, console)
     for name, text in run.all_failures.items():
         console.print(f"{name} was left out: {text}", style="yellow", markup=False)
 
 
 def _terminal_table(run: Run) -> Table:
     table = Table(title=f"Benchmark {run.name} ({run.profile.name})")
-    for number, heading in enumerate(HEADINGS):
+    for number, heading in enumerate(headings(run.results)):
         table.add_column(heading, justify="left" if number < 2 else "right", no_wrap=True)
     before = ""
     for row in rows(run.results):

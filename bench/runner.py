@@ -24,6 +24,7 @@ from typing import Final
 
 from bench.measure import Load, Sample, cpu_seconds, latency_of
 from bench.peer import Ack, Kind, Peer, PeerFailure
+from bench.processors import BusyWatch
 from bench.workloads import Profile, Workload, payloads
 
 ROUNDS_MIN: Final = 2  # Of a workload whose time is used up: one round has no median.
@@ -193,6 +194,7 @@ class _Cell:
         servers = self.peer.process_ids()
         cpu_before = cpu_seconds(servers)
         load = Load(records, seconds_max)
+        watch = BusyWatch(servers)
         started = time.perf_counter()
         if self._workload.kind is Kind.APPEND_ONE:
             await self._append_in_turn(iter(records), load)
@@ -202,6 +204,7 @@ class _Cell:
         else:
             await self.peer.append_pipelined(self._log, load, int(way))
         seconds = time.perf_counter() - started
+        busy = watch.read()
         if load.acknowledged == 0:
             raise PeerFailure(f"nothing was acknowledged within {seconds_max:.1f} s")
         return Sample(
@@ -211,6 +214,7 @@ class _Cell:
             cpu_seconds=_difference(cpu_before, cpu_seconds(servers)),
             latency=latency_of(load.latencies_ns),
             is_cut_short=load.acknowledged < len(records),
+            busy=busy,
         )
 
     async def _append_in_turn(self, records: Iterator[bytes], load: Load) -> None:

@@ -114,8 +114,13 @@ def limits(profile: Profile) -> list[Workload]:
     ]
 
 
+def commits(profile: Profile) -> list[Workload]:
+    """What commit logs are held against chain logs by."""
+    return [each for each in appends(profile, (1 * KIB,)) if each.ack is Ack.DISK]
+
+
 def nothing(profile: Profile) -> list[Workload]:
-    """Spark has workloads of its own, in the modules `spark_*`."""
+    """Spark and documents have workloads of their own, in `spark/` and `documents/`."""
     return []
 
 
@@ -124,7 +129,10 @@ PARTS: Final[dict[str, Callable[[Profile], list[Workload]]]] = {
     "read": reads,
     "limits": limits,
     "restart": restarts,
+    "commits": commits,
     "spark": nothing,
+    "documents": nothing,
+    "pipelines": nothing,
 }
 
 

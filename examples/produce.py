@@ -29,7 +29,7 @@ def main() -> None:
         try:
             log = client.log(arguments.log)
         except UnknownLog:
-            log = client.create_log(arguments.log)
+            log = client.create_log(arguments.log, write_path="chain")  # Numbered 1, 2, 3, ...
         _, first = log.bounds()
         numbers = range(first, first + arguments.count)
         log.append_many(

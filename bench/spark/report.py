@@ -33,6 +33,7 @@ RATE_HEADINGS: Final = (
     "vs memory",
     "vs its batch read",
 )
+WRITE_HEADINGS: Final = ("workload", "writer", "rows/s", "MB/s", "CPU s/GB", "vs client")
 TIME_HEADINGS: Final = ("workload", "source", "median", "p95", "vs memory", "p95 vs memory")
 PART_HEADINGS: Final = ("part of a trigger", "millrace", "memory")
 NOTES: Final = (
@@ -47,6 +48,9 @@ NOTES: Final = (
     "the batch read means that planning took longer than the bookkeeping of the micro-batch. CPU "
     "counts this process, Java, Spark's Python workers and all nodes, for a stream from start to "
     "end.",
+    "Written are the same rows, from memory, into a new log each time: by Spark's sink, and by the "
+    "plain client, which appends Arrow tables one after the other (`append_table`), without Spark. "
+    "What Spark writes is staged and published; the log has every row afterwards.",
     "Trigger: `triggerExecution` of micro-batches of one record, of which there are more when a "
     "trigger begins, so that no source waits for data in it (`maxRecordsPerTrigger=1`). Record to "
     "sink: one record at a time, while the query waits for it, from the acknowledgement of its "
@@ -86,6 +90,28 @@ def _rate_row(rates: Rates, all_rates: Sequence[Rates]) -> tuple[str, ...]:
     )
 
 
+def write_rows(run: SparkRun) -> Rows:
+    """The cells of the table of writes, by WRITE_HEADINGS."""
+    return [_write_row(rates, run.writes) for rates in run.writes]
+
+
+def _write_row(rates: Rates, all_rates: Sequence[Rates]) -> tuple[str, ...]:
+    if not rates.samples:
+        return (rates.name, rates.source.value, "failed", *[""] * (len(WRITE_HEADINGS) - 3))
+    summary = summarise(rates.samples)
+    cpu = summary.cpu_seconds_per_gigabyte
+    is_client = rates.source is Source.CLIENT
+    vs_client = None if is_client else rate_ratio(rates, all_rates, Mode.WRITE, Source.CLIENT)
+    return (
+        rates.name,
+        rates.source.value,
+        f"{summary.records_per_second:,.0f}",
+        f"{summary.megabytes_per_second:,.0f}",
+        "" if cpu is None else f"{cpu:.2f}",
+        _share_text(vs_client),
+    )
+
+
 def time_rows(run: SparkRun) -> Rows:
     """The cells of the table of times, by TIME_HEADINGS."""
     return [_time_row(times, group) for group in (run.triggers, run.latencies) for times in group]
@@ -115,10 +141,10 @@ def part_rows(run: SparkRun) -> Rows:
 
 
 def target_lines(run: SparkRun) -> list[str]:
-    return [_target_text(target) for target in targets(run)]
+    return [target_text(target) for target in targets(run)]
 
 
-def _target_text(target: Target) -> str:
+def target_text(target: Target) -> str:
     side = "at most" if target.is_ceiling else "at least"
     word = "met" if target.is_met else "missed"
     found = "not measured" if target.found is None else f"{target.found:.2f}"
@@ -129,6 +155,7 @@ def as_json(run: SparkRun) -> dict[str, Any]:
     return {
         "description": run.description,
         "rates": [_rates_json(rates, run.rates) for rates in run.rates],
+        "writes": [_writes_json(rates, run.writes) for rates in run.writes],
         "triggers": [_times_json(times, run.triggers) for times in run.triggers],
         "latencies": [_times_json(times, run.latencies) for times in run.latencies],
         "targets": [{**asdict(target), "is_met": target.is_met} for target in targets(run)],
@@ -146,6 +173,17 @@ def _rates_json(rates: Rates, all_rates: Sequence[Rates]) -> dict[str, Any]:
         "vs_batch_read": rate_ratio(rates, all_rates, Mode.BATCH, rates.source),
         "rounds": [asdict(sample) for sample in rates.samples],
         "wall_seconds": rates.wall_seconds,
+    }
+
+
+def _writes_json(rates: Rates, all_rates: Sequence[Rates]) -> dict[str, Any]:
+    return {
+        "mode": rates.mode.value,
+        "writer": rates.source.value,
+        "payload_bytes": rates.payload_bytes,
+        "summary": asdict(summarise(rates.samples)) if rates.samples else None,
+        "vs_client": rate_ratio(rates, all_rates, Mode.WRITE, Source.CLIENT),
+        "rounds": [asdict(sample) for sample in rates.samples],
     }
 
 
@@ -168,16 +206,17 @@ def as_markdown(run: SparkRun) -> list[str]:
         "",
         run.description,
         "",
-        *_markdown_table(RATE_HEADINGS, rate_rows(run), words=2),
-        *_markdown_table(TIME_HEADINGS, time_rows(run), words=2),
-        *_markdown_table(PART_HEADINGS, part_rows(run), words=1),
+        *markdown_table(RATE_HEADINGS, rate_rows(run), words=2),
+        *markdown_table(WRITE_HEADINGS, write_rows(run), words=2),
+        *markdown_table(TIME_HEADINGS, time_rows(run), words=2),
+        *markdown_table(PART_HEADINGS, part_rows(run), words=1),
         *(f"- {line}" for line in target_lines(run)),
         "",
         *(f"{note}\n" for note in NOTES),
     ]
 
 
-def _markdown_table(headings: Sequence[str], rows: Rows, *, words: int) -> list[str]:
+def markdown_table(headings: Sequence[str], rows: Rows, *, words: int) -> list[str]:
     """The first `words` columns are words, the others numbers."""
     if not rows:
         return []
@@ -192,19 +231,20 @@ def _markdown_table(headings: Sequence[str], rows: Rows, *, words: int) -> list[
 def print_tables(run: SparkRun, console: Console) -> None:
     for headings, rows, words in (
         (RATE_HEADINGS, rate_rows(run), 2),
+        (WRITE_HEADINGS, write_rows(run), 2),
         (TIME_HEADINGS, time_rows(run), 2),
         (PART_HEADINGS, part_rows(run), 1),
     ):
         if rows:
-            console.print(_terminal_table(headings, rows, words))
+            console.print(terminal_table(headings, rows, words))
     for line in target_lines(run):
         console.print(line, markup=False)
     for note in NOTES:
         console.print(note, style="dim", markup=False)
 
 
-def _terminal_table(headings: Sequence[str], rows: Rows, words: int) -> Table:
-    table = Table(title="Spark")
+def terminal_table(headings: Sequence[str], rows: Rows, words: int, title: str = "Spark") -> Table:
+    table = Table(title=title)
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="left" if number < words else "right", no_wrap=True)
     before = ""

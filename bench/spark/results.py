@@ -19,16 +19,19 @@ class Source(Enum):
     MILLRACE = "millrace"
     MEMORY = "memory"
     PARQUET = "parquet"
+    CLIENT = "client"  # Of writes: no Spark at all.
 
 
 class Mode(Enum):
     BATCH = "batch read"
     STREAM = "stream, AvailableNow"
+    WRITE = "batch write"
+    STREAM_WRITE = "stream write"
 
 
 @dataclass(slots=True)
 class Rates:
-    """How fast one source was read in one mode; a sample for each round."""
+    """How fast one source was read, or written, in one mode; a sample for each round."""
 
     mode: Mode
     source: Source
@@ -62,6 +65,7 @@ class SparkRun:
     rates: list[Rates] = field(default_factory=list)
     triggers: list[Times] = field(default_factory=list)
     latencies: list[Times] = field(default_factory=list)
+    writes: list[Rates] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
 
 
@@ -113,7 +117,7 @@ def _from_memory(ours: Times, all_times: Sequence[Times]) -> Times | None:
 
 
 def targets(run: SparkRun) -> list[Target]:
-    """What was promised for Millrace as a source of Spark, of all that was measured."""
+    """What was promised for Millrace as a source and sink of Spark, of all that was measured."""
     found = []
     for rates in run.rates:
         if rates.source is not Source.MILLRACE:
@@ -128,6 +132,10 @@ def targets(run: SparkRun) -> list[Target]:
         if times.source is Source.MILLRACE:
             against = median_ratio(times, run.triggers)
             found.append(Target(f"{times.name}: time against memory", against, 1.3, True))
+    for rates in run.writes:
+        if rates.source is Source.MILLRACE:
+            against = rate_ratio(rates, run.writes, Mode.WRITE, Source.CLIENT)
+            found.append(Target(f"{rates.name}: rate against the client", against, 0.5, False))
     return found
 
 

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 
 from bench.peer import PeerFailure
 from bench.runner import progress
-from bench.spark import latency, throughput, triggers
+from bench.spark import latency, sink, throughput, triggers
 from bench.spark.profile import SparkProfile
 from bench.spark.results import SparkRun
 from bench.spark.stage import open_stage
@@ -37,6 +37,10 @@ def measure(profile: SparkProfile) -> SparkRun:
             part(
                 "Spark, throughput",
                 lambda: throughput.measure(stage, profile, run.rates),
+            )
+            part(
+                "Spark, writing",
+                lambda: sink.measure(stage, profile, run.writes),
             )
             part(
                 "Spark, triggers",

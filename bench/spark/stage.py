@@ -55,7 +55,9 @@ class Stage:
         return self.folder / f"{stem}-{next(self._numbers)}"
 
     def create_log(self, name: str, **attributes: Any) -> sync.SyncLog:
-        return self.client.create_log(name, replication=REPLICATION, **attributes)
+        return self.client.create_log(
+            name, write_path="chain", replication=REPLICATION, **attributes
+        )
 
     def log_options(self, log: str) -> dict[str, str]:
         return {"cluster": ",".join(self.cluster.addresses), "log": log}

@@ -136,10 +136,10 @@ def _read_stream(stage: Stage, frame: Callable[[], DataFrame], rows: int) -> Tim
         query.stop()
         raise PeerFailure(f"a stream of {rows} rows did not end within {QUERY_SECONDS_MAX} s")
     wall_seconds = time.perf_counter() - started
-    return _trigger_seconds(query, rows), wall_seconds
+    return trigger_seconds(query, rows), wall_seconds
 
 
-def _trigger_seconds(query: StreamingQuery, rows: int) -> float:
+def trigger_seconds(query: StreamingQuery, rows: int) -> float:
     batches = [each for each in query.recentProgress if each.numInputRows]
     found = sum(each.numInputRows for each in batches)
     if found != rows:

@@ -9,18 +9,43 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 __all__ = [
+    "Bucket",
+    "Changed",
     "Client",
+    "Counted",
+    "Found",
     "Log",
+    "LogGap",
+    "LogRecords",
+    "MultiReader",
     "Reader",
+    "Revision",
     "Selection",
     "UnknownAppend",
     "__version__",
+    "changes",
     "connect",
     "sync",
 ]
 
 if TYPE_CHECKING:
-    from millrace.client import Client, Log, Reader, UnknownAppend, connect, sync
+    from millrace.client import (
+        Bucket,
+        Changed,
+        Client,
+        Counted,
+        Found,
+        Log,
+        LogGap,
+        LogRecords,
+        MultiReader,
+        Reader,
+        Revision,
+        UnknownAppend,
+        changes,
+        connect,
+        sync,
+    )
     from millrace.types import Selection
 
 
@@ -30,8 +55,8 @@ def __getattr__(name: str) -> Any:
         import importlib
 
         client = importlib.import_module("millrace.client")
-        if name == "sync":
-            return importlib.import_module("millrace.client.sync")
+        if name in ("sync", "changes"):
+            return importlib.import_module(f"millrace.client.{name}")
         if name == "Selection":
             return importlib.import_module("millrace.types").Selection
         return getattr(client, name)

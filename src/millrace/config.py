@@ -3,6 +3,7 @@
 `docs/reference/configuration.md` is generated from the descriptions here.
 """
 
+import re
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
@@ -15,6 +16,8 @@ from millrace.limits import MIB
 from millrace.types import NodeId, Role
 
 NAME_PATTERN: Final = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+_UNKNOWN_FIELD: Final = re.compile(r"Object contains unknown field `(.+)`")
+_MISSING_FIELD: Final = re.compile(r"Object missing required field `(.+)`")
 
 
 class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,14 +33,24 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "not be every interface."
         ),
     ] = ""
+    documents: Annotated[
+        str,
+        Meta(
+            description="host:port of the documents' protocol, for memcached's clients too; empty: "
+            "any free port of the host of `listen`."
+        ),
+    ] = ""
     admin: Annotated[str, Meta(description="host:port of /healthz and /metrics; empty: none.")] = ""
     location: Annotated[
         str, Meta(description="region.dc.cluster.row.rack; copies go to different ones.")
     ] = ""
     roles: Annotated[
         tuple[Role, ...],
-        Meta(description="Any of storage, sequencer, metadata (hosts the embedded repository)."),
-    ] = (Role.STORAGE, Role.SEQUENCER)
+        Meta(
+            description="Any of storage, sequencer, documents, metadata (hosts the embedded "
+            "repository)."
+        ),
+    ] = (Role.STORAGE, Role.SEQUENCER, Role.DOCUMENTS)
 
 
 class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -81,6 +94,14 @@ class KeeperSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     surplus_after_ms: Annotated[
         int, Meta(ge=1_000, description="A copy that no chain needs is dropped after this.")
     ] = 60_000
+    rebuild_after_ms: Annotated[
+        int,
+        Meta(
+            ge=100,
+            description="Copies of sequenced logs on a node that is dead for so long are made anew "
+            "on others.",
+        ),
+    ] = 1_200_000
 
 
 class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,6 +113,13 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def node_id(self) -> NodeId:
         return NodeId(self.node.id)
+
+    @property
+    def documents_at(self) -> tuple[str, int]:
+        """Where the documents' protocol is served; port 0: any that is free."""
+        if self.node.documents:
+            return parse_address(self.node.documents)
+        return parse_address(self.node.listen)[0], 0
 
     @property
     def hosts_metadata(self) -> bool:
@@ -111,8 +139,22 @@ def parse(text: bytes, name: str) -> Configuration:
     try:
         configuration = msgspec.toml.decode(text, type=Configuration)
     except msgspec.DecodeError as error:
-        raise BadConfiguration(f"{name}: {error}; see docs/reference/configuration.md") from error
+        why = decoder_complaint(error)
+        raise BadConfiguration(f"{name}: {why}; see docs/reference/configuration.md") from error
     return validate(configuration, name)
+
+
+def decoder_complaint(error: Exception) -> str:
+    """What a decoder says, for people: which setting, and what is wrong with it."""
+    text, _, where = str(error).partition(" - at ")
+    place = where.strip("`").removeprefix("$").removeprefix(".")
+    if unknown := _UNKNOWN_FIELD.fullmatch(text):
+        return f"there is no setting {place + '.' if place else ''}{unknown[1]}"
+    if missing := _MISSING_FIELD.fullmatch(text):
+        return f"the setting {place + '.' if place else ''}{missing[1]} is missing"
+    said = text.replace("`", "").replace("null", "nothing")
+    said = said[:1].lower() + said[1:]
+    return f"{place}: {said}" if place else said
 
 
 def validate(configuration: Configuration, name: str) -> Configuration:
@@ -141,7 +183,7 @@ def parse_address(address: str) -> tuple[str, int]:
     elif ":" in host:
         raise BadConfiguration(f"address {address!r}: write an IPv6 host as [host]:port")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise BadConfiguration(f"address {address!r} is not host:port")
+        raise BadConfiguration(f"address {address!r} is not host:port, such as 127.0.0.1:7801")
     return host, int(port)
 
 
@@ -150,6 +192,7 @@ def _check_addresses(configuration: Configuration, name: str) -> None:
     for setting, address in (
         ("node.listen", node.listen),
         ("node.advertise", node.advertise),
+        ("node.documents", node.documents),
         ("node.admin", node.admin),
         ("cluster.metadata_address", cluster.metadata_address),
     ):

@@ -13,7 +13,7 @@ class MillraceError(Exception):
 
     code: ClassVar[str] = "error"
     is_definite: ClassVar[bool] = True
-    outcomes: tuple[Any, ...] = ()  # Of an append of many: each block's range or error, in order.
+    outcomes: tuple[Any, ...] = ()  # Of a call for many: the result or error of each, in order.
 
     @property
     def appended(self) -> list[Any]:
@@ -80,6 +80,61 @@ class LogSealed(UsageError):
     code = "log_sealed"
 
 
+class UnknownBucket(UsageError):
+    """No bucket has this name."""
+
+    code = "unknown_bucket"
+
+
+class BucketExists(UsageError):
+    """A bucket of this name exists already."""
+
+    code = "bucket_exists"
+
+
+class OperationRuns(UsageError):
+    """Another operation of this kind is being carried out for the bucket: wait for its end, or
+    stop it."""
+
+    code = "operation_runs"
+
+
+class BadKey(UsageError):
+    """A document's key is bytes, at least one and at most 250."""
+
+    code = "bad_key"
+
+
+class ValueTooLarge(UsageError):
+    """A document's value is larger than its bucket takes."""
+
+    code = "value_too_large"
+
+
+class DocumentMissing(UsageError):
+    """The document that was to be changed does not exist."""
+
+    code = "document_missing"
+
+
+class DocumentExists(UsageError):
+    """A document that was to be added exists already."""
+
+    code = "document_exists"
+
+
+class CasMismatch(UsageError):
+    """The document was changed, or deleted, since its CAS was read: read it again."""
+
+    code = "cas_mismatch"
+
+
+class NotACounter(UsageError):
+    """The document's value is not a decimal number below 2^64."""
+
+    code = "not_a_counter"
+
+
 class BadConfiguration(UsageError):
     """A configuration file or setting is wrong."""
 
@@ -92,10 +147,35 @@ class BadScenario(UsageError):
     code = "bad_scenario"
 
 
+class FunctionFailed(UsageError):
+    """A function that was given to a pipeline raised, or gave what cannot be used."""
+
+    code = "function_failed"
+
+
+class StateMismatch(UsageError):
+    """A pipeline's folder was made by another pipeline, or with other settings or functions."""
+
+    code = "state_mismatch"
+
+
+class BatchOvertaken(UsageError):
+    """A task of a batch that is over came late; nothing was changed by it."""
+
+    code = "batch_overtaken"
+
+
 class WrongDataDirectory(UsageError):
     """The data directory belongs to another cluster, another node or a newer version."""
 
     code = "wrong_data_directory"
+
+
+class WrongBackup(UsageError):
+    """The folder of a backup does not fit: it is another cluster's, or what it holds was made anew
+    since."""
+
+    code = "wrong_backup"
 
 
 class Unavailable(MillraceError):
@@ -186,10 +266,30 @@ class NoAnswer(Unavailable):
     is_definite = False
 
 
+class TailMoved(UsageError):
+    """A conditional append: the log's last record is not where the writer thought."""
+
+    code = "tail_moved"
+
+
 class AppendFailed(Unavailable):
     """The records were definitely not appended."""
 
     code = "append_failed"
+
+
+class StagedTooOld(UsageError):
+    """Rows were staged longer ago than they are kept for being published: stage them again."""
+
+    code = "staged_too_old"
+
+
+class PublicationTakenOver(Unavailable):
+    """Another publisher of the application has taken over what was being published here, and
+    publishes it once: leave it to that one, or publish again to see what came of it."""
+
+    code = "publication_taken_over"
+    is_definite = False
 
 
 class OutcomeUnknown(Unavailable):
@@ -198,6 +298,47 @@ class OutcomeUnknown(Unavailable):
 
     code = "outcome_unknown"
     is_definite = False
+
+
+class PartitionUnavailable(Unavailable):
+    """Nobody served the document's partition in time: it has no master, its master cannot be
+    reached, or takes no changes for now."""
+
+    code = "partition_unavailable"
+
+
+class BucketNotReady(Unavailable):
+    """The bucket was made, but not all of its partitions have a master yet."""
+
+    code = "bucket_not_ready"
+    is_definite = False
+
+
+class DurabilityImpossible(Unavailable):
+    """There are too few copies of the partition for the durability that was asked for."""
+
+    code = "durability_impossible"
+
+
+class ChangeUnknown(Unavailable):
+    """The document may or may not have been changed: the connection was lost, or the answer did
+    not come in time.  Read the document."""
+
+    code = "change_unknown"
+    is_definite = False
+
+
+class DurabilityUnknown(ChangeUnknown):
+    """The change was made, but whether it is as safe as was asked for is not known."""
+
+    code = "durability_unknown"
+
+
+class HistoryChanged(ChangeUnknown):
+    """The partition has got another master since the change, which may be lost: read the document
+    and change it again if need be."""
+
+    code = "history_changed"
 
 
 class ProtocolError(MillraceError):
@@ -228,6 +369,12 @@ class CorruptStore(Corruption):
     """A data file cannot be opened."""
 
     code = "corrupt_store"
+
+
+class DamagedBackup(Corruption):
+    """A file of a backup is missing, or is not what its manifest says."""
+
+    code = "damaged_backup"
 
 
 class UnreadableMetadata(Corruption):

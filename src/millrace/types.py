@@ -1,7 +1,8 @@
 """The words everything else is said in: ids, records, gaps, blocks.
 
 Ranges are half-open with `end`; `last` is inclusive.  Positions of chain logs are contiguous
-from 1, so 0 always means "before the first record".
+from 1, those of sequenced logs are an epoch and an offset in it (`lsn.py`), so 0 always means
+"before the first record".
 """
 
 from enum import Enum, IntEnum
@@ -15,9 +16,12 @@ NodeId = NewType("NodeId", int)
 LogId = NewType("LogId", int)
 Lsn = NewType("Lsn", int)
 Epoch = NewType("Epoch", int)
+StreamId = NewType("StreamId", int)  # Of a commit log; from 1.
+Version = NewType("Version", int)  # Of what a commit log's committer decided; from 1.
 
 FIRST_LSN: Final = Lsn(1)
 NO_LSN: Final = Lsn(0)
+NO_NODE: Final = NodeId(0)
 LSN_MAX: Final = Lsn(2**63 - 1)  # Signed so that Arrow, Spark and LMDB agree on it.
 
 
@@ -39,6 +43,7 @@ class Ack(Enum):
 class Role(Enum):
     STORAGE = "storage"
     SEQUENCER = "sequencer"
+    DOCUMENTS = "documents"
     METADATA = "metadata"
 
 
@@ -48,6 +53,7 @@ class EntryKind(IntEnum):
     DATA = 0
     HOLE = 1  # Filled: its writer never completed, nothing was acknowledged here.
     LOSS = 2  # Filled by a recovery that cannot rule out an acknowledged record here.
+    BRIDGE = 3  # Written by a recovery behind the last record of an epoch: no more follow in it.
 
 
 class GapKind(Enum):
@@ -60,6 +66,31 @@ class GapKind(Enum):
     ACCESS = "access"
     NOTINCONFIG = "notinconfig"
     FILTERED_OUT = "filtered_out"
+
+
+class AuthoritativeStatus(Enum):
+    """Whether a node's "I do not have it" counts (seed 003, R7)."""
+
+    FULLY_AUTHORITATIVE = "fully_authoritative"
+    UNDERREPLICATION = "underreplication"  # Its data is not coming back: it has no vote.
+    AUTHORITATIVE_EMPTY = "authoritative_empty"  # Its data was copied elsewhere.
+    UNAVAILABLE = "unavailable"  # Down, and it may come back with its data: wait for it.
+
+
+class CopysetOrder(Enum):
+    """In which order the nodes of a copyset are asked to send a block (R1)."""
+
+    STORED = "stored"
+    SHUFFLED = "shuffled"
+    SHUFFLED_PER_CLIENT = "shuffled_per_client"
+
+
+class LocalScd(Enum):
+    """Whether nodes near the reader send before others (R3)."""
+
+    OFF = "off"
+    REGION = "region"
+    RACK = "rack"
 
 
 class Token(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -126,6 +157,26 @@ class Extent(msgspec.Struct, frozen=True, array_like=True, order=True):
     size: int  # Bytes of the stored block.
 
 
+class Placement(msgspec.Struct, frozen=True, array_like=True):
+    """Where the copies of a block are, in delivery order, and who said so.  Of two placements of
+    one position the one of the higher `recovery` stands, then the one of the higher `wave`."""
+
+    copyset: tuple[NodeId, ...]
+    wave: int = 0  # Attempts of the appender; 0: not written by one.
+    recovery: Epoch = Epoch(0)  # The epoch whose recovery wrote it; 0: it was appended.
+
+    @property
+    def precedence(self) -> tuple[int, int]:
+        return self.recovery, self.wave
+
+
+class Copy(msgspec.Struct, frozen=True, array_like=True):
+    """A block as one node holds it, without the data."""
+
+    extent: Extent
+    placement: Placement
+
+
 class Weight(msgspec.Struct, frozen=True, array_like=True):
     """About how many bytes the blocks of positions [first, end) have."""
 
@@ -134,12 +185,21 @@ class Weight(msgspec.Struct, frozen=True, array_like=True):
     bytes: int
 
 
+class Run(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """Consecutive positions [first, end) of one epoch that records were given."""
+
+    first: Lsn
+    end: Lsn
+
+
 class Block:
     """The unit of storing, sending and replicating: consecutive records of one log.
 
     `data` is the whole encoded block (header and body), never copied on its way; the other
     fields repeat its header.  Replicas of a block are byte for byte the same.  A block that
     `is_cut` holds what a reader selected of it: it exists on the wire alone, no store takes one.
+    One that `is_published` says where its records lie in another log.  `shift` is how far the
+    positions in the body of a cut lie below those that it is seen at.
     """
 
     __slots__ = (
@@ -150,9 +210,11 @@ class Block:
         "epoch",
         "first",
         "is_cut",
+        "is_published",
         "kind",
         "last",
         "log",
+        "shift",
         "size",
         "token",
     )
@@ -168,6 +230,8 @@ class Block:
         checksum: int,
         data: Buffer,
         is_cut: bool = False,
+        is_published: bool = False,
+        shift: int = 0,
     ) -> None:
         self.log = log
         self.first = first
@@ -178,6 +242,8 @@ class Block:
         self.checksum = checksum
         self.data = data
         self.is_cut = is_cut
+        self.is_published = is_published
+        self.shift = shift
         # Computed once: every layer that a block passes asks for them.
         self.end = Lsn(first + count)
         self.last = Lsn(first + count - 1)
@@ -196,20 +262,27 @@ class NodeInfo(msgspec.Struct, frozen=True):
     id: NodeId
     address: str  # host:port of the data protocol.
     location: str = ""  # region.dc.cluster.row.rack
-    roles: tuple[Role, ...] = (Role.STORAGE, Role.SEQUENCER)
+    roles: tuple[Role, ...] = (Role.STORAGE, Role.SEQUENCER, Role.DOCUMENTS)
     admin: str = ""  # host:port of /healthz and /metrics.
     instance: str = ""  # Drawn when the data directory was made: a wiped node is another one.
+    documents: str = ""  # host:port of the documents' protocol.
 
 
 class LogAttributes(msgspec.Struct, frozen=True):
     """What a user chooses for a log; every field has a default that suits most."""
 
-    write_path: WritePath = WritePath.CHAIN
+    write_path: WritePath = WritePath.SEQUENCED
     replication: int = 3
     ack: Ack = Ack.DISK
     compression: bool = True
     retention_ms: int | None = None
     retention_bytes: int | None = None
+    across: tuple[tuple[str, int], ...] = ()  # Scopes beyond nodes, e.g. at least two racks.
+    nodeset_size: int | None = None  # None: all storage nodes.
+    is_single_copy: bool = True  # Whether readers use single copy delivery.
+    local_scd: LocalScd = LocalScd.OFF
+    copyset_order: CopysetOrder = CopysetOrder.SHUFFLED
+    kept_ms_min: int | None = None  # What is younger is kept, whatever the size of the log.
 
 
 class LogInfo(msgspec.Struct, frozen=True):

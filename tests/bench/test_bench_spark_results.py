@@ -52,6 +52,11 @@ def a_run() -> SparkRun:
             Times("record to sink, 1 KiB", Source.MILLRACE, [[80.0, 90.0]]),
             Times("record to sink, 1 KiB", Source.MEMORY, [[70.0, 80.0]]),
         ],
+        writes=[
+            rates(Mode.WRITE, Source.CLIENT, 1000, 100, 1000),
+            rates(Mode.WRITE, Source.MILLRACE, 700, 70, 770),
+            rates(Mode.STREAM_WRITE, Source.MILLRACE, 800, 80, 880),
+        ],
     )
 
 
@@ -108,6 +113,8 @@ def test_the_targets_are_those_of_what_was_measured() -> None:
         "batch read, 1 KiB: rate against memory": pytest.approx(0.6),
         "stream, AvailableNow, 1 KiB: rate against batch read": pytest.approx(0.9),
         "trigger, one record, 1 KiB: time against memory": pytest.approx(1.2),
+        "batch write, 1 KiB: rate against the client": pytest.approx(0.7),
+        "stream write, 1 KiB: rate against the client": pytest.approx(0.8),
     }
     assert targets(SparkRun("")) == []
 
@@ -115,6 +122,7 @@ def test_the_targets_are_those_of_what_was_measured() -> None:
 def test_every_row_fits_its_headings() -> None:
     run = a_run()
     assert {len(row) for row in spark_report.rate_rows(run)} == {len(spark_report.RATE_HEADINGS)}
+    assert {len(row) for row in spark_report.write_rows(run)} == {len(spark_report.WRITE_HEADINGS)}
     assert {len(row) for row in spark_report.time_rows(run)} == {len(spark_report.TIME_HEADINGS)}
     assert {len(row) for row in spark_report.part_rows(run)} == {len(spark_report.PART_HEADINGS)}
 
@@ -126,6 +134,10 @@ def test_rows_tell_medians_and_ratios() -> None:
     assert stream[2:5] == ("540", "1", "270")
     assert stream[6:] == ("68%", "90%")
     assert memory_stream[6:] == ("", "80%")
+    assert spark_report.write_rows(run)[:2] == [
+        ("batch write, 1 KiB", "client", "1,000", "1", "1395.09", ""),
+        ("batch write, 1 KiB", "millrace", "700", "1", "1902.39", "70%"),
+    ]
     assert spark_report.time_rows(run)[:2] == [
         (TRIGGER, "millrace", "120 ms", "130 ms", "1.20×", "1.18×"),
         (TRIGGER, "memory", "100 ms", "110 ms", "", ""),
@@ -139,9 +151,11 @@ def test_what_failed_is_told() -> None:
         "Spark 4.3",
         rates=[Rates(Mode.BATCH, Source.MILLRACE, 1024)],
         triggers=[Times(TRIGGER, Source.MILLRACE)],
+        writes=[Rates(Mode.WRITE, Source.MILLRACE, 1024)],
         failures={"Spark, throughput": "no rows came"},
     )
     assert spark_report.rate_rows(run)[0][1:3] == ("millrace", "failed")
+    assert spark_report.write_rows(run)[0][1:3] == ("millrace", "failed")
     assert spark_report.time_rows(run)[0][1:3] == ("millrace", "failed")
     text = report.as_markdown(whole_run(run))
     assert "- Spark, throughput was left out: no rows came" in text
@@ -151,7 +165,7 @@ def test_what_failed_is_told() -> None:
 def test_a_run_of_spark_alone_has_its_tables_and_no_others() -> None:
     text = report.as_markdown(whole_run(a_run()))
     assert "| " + " | ".join(spark_report.RATE_HEADINGS) + " |" in text
-    assert "| " + " | ".join(report.HEADINGS) + " |" not in text
+    assert "| " + " | ".join(report.FIGURES) not in text
     assert "- batch read, 1 KiB: rate against memory: 0.60, at least 0.50: met" in text
     stream = io.StringIO()
     report.print_table(whole_run(a_run()), Console(file=stream, width=150))
@@ -165,5 +179,6 @@ def test_the_file_holds_every_round(tmp_path: Path) -> None:
     assert [each["records"] for each in spark["rates"][0]["rounds"]] == [600, 60, 660]
     assert spark["rates"][0]["vs_memory"] == pytest.approx(0.6)
     assert spark["rates"][3]["wall_seconds"] == [2.0, 2.0, 2.0]
+    assert spark["writes"][1]["vs_client"] == pytest.approx(0.7)
     assert spark["triggers"][0]["rounds_ms"] == [[110.0, 120.0, 130.0]]
-    assert [target["is_met"] for target in spark["targets"]] == [True, True, True]
+    assert [target["is_met"] for target in spark["targets"]] == [True] * 5

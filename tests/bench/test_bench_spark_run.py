@@ -71,11 +71,18 @@ def test_spark_runs_through_the_command_line_and_leaves_nothing_behind(tmp_path:
     for each in spark["rates"]:
         assert [sample["records"] for sample in each["rounds"]] == [3_000, 3_000]
         assert each["summary"]["records_per_second"] > 0
+    assert [(each["mode"], each["writer"]) for each in spark["writes"]] == [
+        ("batch write", "client"),
+        ("batch write", "millrace"),
+        ("stream write", "millrace"),
+    ]
+    for each in spark["writes"]:
+        assert [sample["records"] for sample in each["rounds"]] == [3_000, 3_000]
     for group, count in (("triggers", 2), ("latencies", 2)):
         for times in spark[group]:
             assert [len(values) for values in times["rounds_ms"]] == [count, count]
             assert times["median_ms"] > 0
-    assert len(spark["targets"]) == 3
+    assert len(spark["targets"]) == 5
     assert list(temporary.glob("millrace-bench-*")) == []
     assert processes_that_mention(str(temporary)) == []
 

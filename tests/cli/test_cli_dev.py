@@ -1,10 +1,12 @@
 """`millrace dev` and `millrace cluster`, through a cluster's whole life."""
 
+import socket
 import time
 from pathlib import Path
 
 import pytest
 
+from millrace.cli import dev
 from millrace.errors import Unavailable
 from millrace.local import LocalCluster
 from millrace.local.lock import locked
@@ -35,7 +37,8 @@ def _is_well(alone: Command, addresses: str) -> None:
     told = alone("dev", "status", "--format", "json").json
     assert [node["is_running"] for node in told["nodes"]] == [True] * 3
     assert ",".join(node["address"] for node in told["nodes"]) == addresses
-    assert alone("log", "create", "events").code == 0  # Found by the folder.
+    # Found by the folder.  A chain log goes on with fewer nodes than copies.
+    assert alone("log", "create", "events", "--write-path", "chain").code == 0
     assert alone("log", "append", "events", "a").out == "1\n"
     status = alone("cluster", "status")
     assert status.code == 0
@@ -100,6 +103,22 @@ def _goes_away(alone: Command) -> None:
     alone("dev", "down", "--wipe").refused_with("--yes")
     assert alone("dev", "down", "--wipe", "--yes").code == 0
     assert not Path(".millrace/dev").exists()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_another_cluster_says_which_ports_it_takes(
+    alone: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as somebody:
+        monkeypatch.setattr(dev, "FIRST_PORT", somebody.getsockname()[1])
+        up = alone("dev", "up", "--nodes", "2")
+    try:
+        assert up.code == 0, up.err
+        first, second = up.out.strip().split(",")
+        assert "somebody has the usual ports" in up.err
+        assert f"node 1 on {first}, node 2 on {second}" in up.err
+    finally:
+        LocalCluster.open(Path(".millrace/dev").absolute()).destroy()
 
 
 def test_up_that_fails_leaves_nothing(alone: Command) -> None:

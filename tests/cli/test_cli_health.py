@@ -1,10 +1,25 @@
+import msgspec
 import pytest
 
 from millrace.cli.health import Problem, judge, unreachable
 from millrace.client.cluster import ClusterStatus, NodeStatus
+from millrace.core.commit.record import CommitRecord, StreamRecord
+from millrace.core.documents.document import FailoverId
+from millrace.core.documents.map import BucketAttributes, BucketRecord, Seat
+from millrace.core.epochs import EpochRecord
 from millrace.core.messages import NodeDescribed
 from millrace.core.projection import Projection
-from millrace.types import Epoch, LogAttributes, LogId, LogInfo, NodeId, NodeInfo
+from millrace.core.replication import Replication
+from millrace.types import (
+    Epoch,
+    LogAttributes,
+    LogId,
+    LogInfo,
+    NodeId,
+    NodeInfo,
+    StreamId,
+    WritePath,
+)
 
 GIB = 1 << 30
 
@@ -37,14 +52,69 @@ def status(
     )
 
 
+def sequenced(
+    *nodes: NodeStatus, sequencer: int = 1, copies: int = 2, is_sealed: bool = False
+) -> ClusterStatus:
+    log = LogId(1)
+    record = EpochRecord(
+        log,
+        Epoch(3),
+        NodeId(sequencer),
+        (NodeId(1), NodeId(2)),
+        Replication.of(copies),
+        Epoch(1),
+        is_sealed=is_sealed,
+    )
+    info = LogInfo(log, "events", LogAttributes(replication=copies))
+    return ClusterStatus("c", nodes or (node(1), node(2)), (), (info,), NodeId(1), (record,))
+
+
+def committed(*nodes: NodeStatus) -> ClusterStatus:
+    log = LogId(1)
+    stream = StreamRecord(StreamId(1), Epoch(1), (NodeId(1), NodeId(2), NodeId(3)))
+    record = CommitRecord(log, Epoch(1), NodeId(1), 3, (stream,))
+    info = LogInfo(log, "events", LogAttributes(WritePath.COMMIT))
+    everybody = nodes or (node(1), node(2), node(3))
+    return ClusterStatus("c", everybody, (), (info,), NodeId(2), commits=(record,))
+
+
 @pytest.mark.parametrize(
     ("found", "problems"),
     [
         pytest.param(status(), [], id="healthy"),
+        pytest.param(sequenced(), [], id="healthy, sequenced"),
+        pytest.param(
+            sequenced(node(1), node(2), node(3, live=False), sequencer=3),
+            [Problem.NODE_DEAD, Problem.SEQUENCER_DEAD],
+            id="sequencer of a sequenced log",
+        ),
+        pytest.param(
+            sequenced(node(1), node(2, live=False)),
+            [Problem.NODE_DEAD, Problem.NO_REDUNDANCY, Problem.NOT_WRITABLE],
+            id="too few nodes for a copyset",
+        ),
+        pytest.param(
+            sequenced(node(1), node(2, live=False), is_sealed=True),
+            [Problem.NODE_DEAD, Problem.NO_REDUNDANCY],
+            id="nobody wants to write to a sealed log",
+        ),
+        pytest.param(committed(), [], id="healthy, commit"),
+        pytest.param(
+            committed(node(1), node(2), node(3, live=False)),
+            [Problem.NODE_DEAD, Problem.LOG_DEGRADED],
+            id="a stream of a commit log lacks a replica",
+        ),
+        pytest.param(
+            committed(node(1, live=False), node(2), node(3, live=False)),
+            [Problem.NODE_DEAD, Problem.NODE_DEAD, Problem.NO_REDUNDANCY, Problem.COMMITTER_DEAD],
+            id="a commit log with one replica and no committer",
+        ),
         pytest.param(status(chain=(1,), replication=1), [], id="one copy is what was asked for"),
         pytest.param(status(keeper=None), [Problem.NO_KEEPER], id="no keeper"),
-        pytest.param(status(node(1), node(3, live=False)), [Problem.NODE_DEAD], id="dead"),
-        pytest.param(status(node(1), node(3, answers=False)), [Problem.NODE_SILENT], id="silent"),
+        pytest.param(status(node(1), node(2), node(3, live=False)), [Problem.NODE_DEAD], id="dead"),
+        pytest.param(
+            status(node(1), node(2), node(3, answers=False)), [Problem.NODE_SILENT], id="silent"
+        ),
         pytest.param(status(node(1), node(2, full=True)), [Problem.DISK_FULL], id="full"),
         pytest.param(
             status(node(1), node(2, used=10 * GIB - 1)), [Problem.DISK_LOW], id="nearly full"
@@ -67,3 +137,23 @@ def test_findings(found: ClusterStatus, problems: list[Problem]) -> None:
 
 def test_nothing_known_is_not_healthy() -> None:
     assert not unreachable("nobody answers").is_healthy
+
+
+@pytest.mark.parametrize(
+    ("active", "replicas", "found"),
+    [
+        pytest.param(1, (2,), [], id="well"),
+        pytest.param(0, (1, 2), [Problem.NO_MASTER], id="none is chosen"),
+        pytest.param(3, (2,), [Problem.NO_MASTER], id="the master is dead"),
+        pytest.param(1, (3,), [Problem.REPLICAS_MISSING], id="the replica is dead"),
+        pytest.param(1, (), [Problem.REPLICAS_MISSING], id="there is no replica"),
+    ],
+)
+def test_partitions_of_a_bucket(
+    active: int, replicas: tuple[int, ...], found: list[Problem]
+) -> None:
+    seat = Seat(1, FailoverId(7), NodeId(active), tuple(map(NodeId, replicas)))
+    bucket = BucketRecord(1, "users", BucketAttributes(), (seat,))
+    nodes = (node(1), node(2), node(3, live=False))
+    told = judge(msgspec.structs.replace(status(*nodes), buckets=(bucket,))).findings
+    assert [each.problem for each in told if each.subject == "bucket users"] == found

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from millrace.cli.log import show
+from millrace.cli.log_info import show_log
 from millrace.cli.output import Output
 from millrace.client import LogDescription
 from millrace.core.projection import Projection
@@ -19,7 +19,7 @@ _numbers = itertools.count(1)
 @pytest.fixture
 def log(millrace: Command) -> str:
     name = f"log-{next(_numbers)}"
-    assert millrace("log", "create", name).code == 0
+    assert millrace("log", "create", name, "--write-path", "chain").code == 0
     return name
 
 
@@ -32,7 +32,7 @@ def test_create_with_everything(millrace: Command) -> None:
         "--no-compression --write-path chain --format json"
     )
     made = millrace(*line.split()).json
-    assert made["info"]["attributes"] == {
+    chosen = {
         "write_path": "chain",
         "replication": 2,
         "ack": "memory",
@@ -40,7 +40,9 @@ def test_create_with_everything(millrace: Command) -> None:
         "retention_ms": 604_800_000,
         "retention_bytes": 10 << 30,
     }
+    assert chosen.items() <= made["info"]["attributes"].items()
     assert len(made["projection"]["chain"]) == 2
+    assert made["epochs"] is None
     shown = millrace("log", "info", "full").out
     for word in ("full", "7d, 10.0 GiB", "in memory", "2 of 2 copies"):
         assert word in shown
@@ -50,7 +52,7 @@ def test_create_with_everything(millrace: Command) -> None:
     ("line", "words"),
     [
         ("log create {log}", ("already", "millrace log info")),
-        ("log create big --copies 9", ("replication 9", "there are 4")),
+        ("log create big --copies 9 --write-path chain", ("replication 9", "there are 4")),
         ("log info nope", ("no log 'nope'", "millrace log ls")),
         ("log append nope x", ("no log 'nope'",)),
         ("log read nope", ("no log 'nope'",)),
@@ -70,9 +72,9 @@ def test_what_cannot_be_done_now_says_what_to_do(
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("log create big --copies 99", ("between 1 and 16",)),
+        ("log create big --copies 99", ("from 1 to 16",)),
         ("log create bad/name", ("not a log name",)),
-        ("log create later --write-path commit", ("planned",)),
+        ("log create later --write-path commit --streams 0", ("streams=0", "1 to")),
         ("log read {log} --from sideways", ("not a position", "@2026")),
         ("log read {log} --format yaml", ("not a format", "ndjson")),
         ("log read {log} --format %q", ("means nothing", "%v")),
@@ -111,7 +113,7 @@ def test_info_json(millrace: Command, log: str) -> None:
 def test_info_of_nodes_that_do_not_answer(capfd: pytest.CaptureFixture[str]) -> None:
     info = LogInfo(LogId(1), "events", LogAttributes(replication=2))
     projection = Projection(LogId(1), Epoch(3), (NodeId(1), NodeId(2)), NodeId(2), 2)
-    show(Output(), LogDescription(info, projection, None, None, None, {1: None, 2: None}))
+    show_log(Output(), LogDescription(info, projection, None, None, None, {1: None, 2: None}))
     shown = [line.split() for line in capfd.readouterr().out.splitlines()]
     for fact in (["records"], ["begins", "at"], ["next", "position"], ["last", "issued"]):
         assert [*fact, "–"] in shown
@@ -283,8 +285,10 @@ def test_node_ls_and_info(millrace: Command, log: str) -> None:
     assert sorted(p for p, _ in places if p) == ["head", "middle", "tail"]
     assert sum(is_sequencer for _, is_sequencer in places) == 1
     shown = millrace("node", "info", "1").out
-    for word in ("storage, sequencer, metadata", "software", log):
+    for word in ("storage, sequencer, documents, metadata", "software"):
         assert word in shown
+    holder = next(n for n, t in enumerate(told, 1) if any(p["log"] == log for p in t["logs"]))
+    assert log in millrace("node", "info", str(holder)).out
 
 
 def test_bench(millrace: Command, log: str) -> None:

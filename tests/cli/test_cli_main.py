@@ -31,7 +31,7 @@ def test_global_options_may_stand_anywhere(line: str, expected: str) -> None:
         ("log create x --retention-bytes lots", "not a size: write 10GiB"),
         ("log create x --copies three", "--copies"),
         ("log create x --ack never", "never"),
-        ("log get x zero", "LSN"),
+        ("log get x zero", "not a position"),
         ("log ls --timeout soon", "not a duration"),
         ("bench append --count 0", "--count"),
         ("node run", "Missing argument"),

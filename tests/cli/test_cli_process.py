@@ -28,7 +28,7 @@ def filled(cluster: LocalCluster) -> str:
 
 
 def test_from_one_log_into_another(cluster: LocalCluster, filled: str, millrace: Command) -> None:
-    millrace("log", "create", "copy")
+    millrace("log", "create", "copy", "--write-path", "chain")
     reading = start_process("log", "read", filled, "--format", "raw", cluster=cluster)
     writing = start_process("log", "append", "copy", cluster=cluster, stdin=reading.stdout)
     reading.stdout.close()
@@ -52,7 +52,7 @@ def test_a_reader_that_goes_away(cluster: LocalCluster, filled: str) -> None:
 
 
 def test_a_slow_pipe_is_appended_line_by_line(cluster: LocalCluster, millrace: Command) -> None:
-    millrace("log", "create", "slow")
+    millrace("log", "create", "slow", "--write-path", "chain")
     writing = start_process("log", "append", "slow", cluster=cluster)
     for number in (b"1", b"2"):
         writing.stdin.write(b"line\n")
@@ -64,7 +64,7 @@ def test_a_slow_pipe_is_appended_line_by_line(cluster: LocalCluster, millrace: C
 
 
 def test_following_until_control_c(cluster: LocalCluster, millrace: Command) -> None:
-    millrace("log", "create", "followed")
+    millrace("log", "create", "followed", "--write-path", "chain")
     millrace("log", "append", "followed", "old")
     tail = start_process("log", "tail", "followed", "-f", "--format", "%l %v", cluster=cluster)
     assert tail.stdout.readline() == b"1 old\n"
@@ -76,7 +76,7 @@ def test_following_until_control_c(cluster: LocalCluster, millrace: Command) -> 
 
 
 def test_following_until_the_log_is_sealed(cluster: LocalCluster, millrace: Command) -> None:
-    millrace("log", "create", "ending")
+    millrace("log", "create", "ending", "--write-path", "chain")
     millrace("log", "append", "ending", "old")
     tail = start_process("log", "tail", "ending", "--format", "raw", cluster=cluster)
     assert tail.stdout.readline() == b"old\n"

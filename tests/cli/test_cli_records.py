@@ -3,7 +3,8 @@ import pytest
 
 from millrace.cli.records import Renderer, json_of, renderer_of, show_gap
 from millrace.errors import UsageError
-from millrace.types import Gap, GapKind, Lsn, Record
+from millrace.lsn import lsn_of, show
+from millrace.types import Epoch, Gap, GapKind, Lsn, Record
 
 RECORD = Record(Lsn(47), b"hello", b"k", 1_767_225_600_123_456, (("a", b"1"), ("b", b"2")))
 GAP = Gap(GapKind.HOLE, Lsn(120), Lsn(131))
@@ -63,6 +64,35 @@ def test_gaps_are_lines_of_their_own() -> None:
     assert shown == {"gap": {"kind": "hole", "first": 120, "last": 131}}
     assert not Renderer("raw").shows_gaps
     assert not Renderer("%v").shows_gaps
+
+
+SEQUENCED = Record(lsn_of(Epoch(7), 42), b"hello", b"k", 1_767_225_600_123_456)
+BRIDGE = Gap(GapKind.BRIDGE, lsn_of(Epoch(1), 5), lsn_of(Epoch(2), 0))
+
+
+@pytest.mark.parametrize(
+    ("format", "expected"),
+    [
+        ("%l %v", b"e7n42 hello\n"),
+        ("table", b"   e7n42  2026-01-01T00:00:00.123Z  k         hello\n"),
+        ("raw", b"hello\n"),
+    ],
+)
+def test_positions_of_sequenced_logs(format: str, expected: bytes) -> None:
+    assert renderer_of(format, show)(SEQUENCED) == expected
+
+
+def test_in_json_they_are_numbers_with_the_text_beside_them() -> None:
+    shown = json_of(SEQUENCED, show)
+    assert (shown["lsn"], shown["position"]) == (7 << 32 | 42, "e7n42")
+    gap = msgspec.json.decode(Renderer("ndjson", show=show).gap(BRIDGE))["gap"]
+    assert gap == {
+        "kind": "bridge",
+        "first": 1 << 32 | 5,
+        "last": 2 << 32,
+        "positions": "e1n5..e2n0",
+    }
+    assert Renderer("table", show=show).gap(BRIDGE) == b"gap e1n5..e2n0 bridge\n"
 
 
 def test_json_is_one_array_also_when_it_is_empty() -> None:

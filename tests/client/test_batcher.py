@@ -161,7 +161,7 @@ def block_append(count: int) -> BlockAppend:
     append = Append(
         LogId(1), count, Token(1, 1), Ack.DISK, lambda first, epoch: pytest.fail("placed")
     )
-    return BlockAppend(append, count)
+    return BlockAppend(lambda: append.run(pytest.fail("run")), count)
 
 
 def unknown() -> UnknownAppend:
@@ -318,6 +318,33 @@ def test_a_whole_block_that_was_not_sent_in_time_leaves_the_queue() -> None:
     run(body())
 
 
+def test_a_draft_with_a_way_of_its_own_shares_its_block_with_nobody() -> None:
+    async def body() -> None:
+        usual, own = Sent(), Sent()
+        batcher = make_batcher(usual, in_flight_max=4)
+        first = add(batcher, b"first")
+        await turns()
+        before = add(batcher, b"before")
+        await turns()
+        [draft] = draft_values([b"alone"], None, 0, None, False)
+        place = await batcher.add_draft(draft, Ack.DISK, time.monotonic() + SOON_S, own)
+        after = add(batcher, b"after")
+        for task in (first, before):
+            await turns()
+            usual.answer()
+            await task
+        await turns()
+        assert [values_of(each[0]) for each in own.blocks] == [[b"alone"]]
+        own.answer()
+        assert (await place).first == 1
+        await turns()
+        assert [values_of(each[0]) for each in usual.blocks] == [[b"after"]]
+        usual.answer()
+        await after
+
+    run(body())
+
+
 def test_the_time_spent_waiting_for_room_counts() -> None:
     async def body() -> None:
         sent = Sent()
@@ -354,6 +381,44 @@ def test_whoever_gives_up_waiting_for_room_is_forgotten() -> None:
             sent.answer()
             await turns()
         await asyncio.gather(*filling)
+
+    run(body())
+
+
+def test_a_writer_who_was_alone_leaves_before_the_turn_ends() -> None:
+    async def body() -> None:
+        sent = Sent()
+        batcher = make_batcher(sent, 4)
+        first = add(batcher)
+        await turns()
+        sent.answer()
+        await first
+        second = add(batcher)
+        await turns(1)  # The task of the append itself.
+        assert len(sent.blocks) == 1
+        sent.answer()
+        await second
+
+    run(body())
+
+
+def test_writers_who_came_together_are_waited_for_the_next_time() -> None:
+    async def body() -> None:
+        sent = Sent()
+        batcher = make_batcher(sent, 4)
+        lone = add(batcher)
+        await turns()
+        gathering = [add(batcher) for _ in range(3)]
+        await turns()
+        sent.answer()  # Of the one; the three leave.
+        await turns()
+        sent.answer()
+        await asyncio.gather(lone, *gathering)
+        again = [add(batcher) for _ in range(3)]
+        await turns()
+        assert [draft.count for draft, *_ in sent.blocks] == [3]
+        sent.answer()
+        await asyncio.gather(*again)
 
     run(body())
 

@@ -45,7 +45,7 @@ async def blocks_in_flight(log: Log) -> int:
 def test_an_append_that_shares_a_block_keeps_its_own_time(three_nodes: LocalCluster) -> None:
     async def body() -> None:
         async with connected(three_nodes) as client:
-            log = await client.create_log("limits-shared")
+            log = await client.create_log("limits-shared", write_path="chain")
             await log.append(b"before")
             with paused(three_nodes, log.projection.tail):
                 patient = asyncio.create_task(log.append(b"patient"))
@@ -67,7 +67,7 @@ def test_resuming_waits_for_a_block_that_is_under_way_no_longer_than_it_may(
 ) -> None:
     async def body() -> None:
         async with connected(three_nodes) as client:
-            log = await client.create_log("limits-resumed")
+            log = await client.create_log("limits-resumed", write_path="chain")
             await log.append(b"before")
             with paused(three_nodes, log.projection.tail):
                 patient = asyncio.create_task(log.append(b"patient"))
@@ -87,7 +87,7 @@ def test_an_append_behind_others_is_not_appended_once_its_time_is_up(
 ) -> None:
     async def body() -> None:
         async with connected(three_nodes) as client:
-            log = await client.create_log("limits-queued")
+            log = await client.create_log("limits-queued", write_path="chain")
             await log.append(b"before")
             with paused(three_nodes, log.projection.tail):
                 patient = asyncio.create_task(log.append(b"patient"))
@@ -113,7 +113,7 @@ ASKED: dict[str, Callable[[Log], Awaitable[object]]] = {
 def test_a_question_ends_in_its_time(three_nodes: LocalCluster, asked: str) -> None:
     async def body() -> None:
         async with connected(three_nodes) as client:
-            log = await client.create_log(f"limits-{asked.replace(' ', '-')}")
+            log = await client.create_log(f"limits-{asked.replace(' ', '-')}", write_path="chain")
             await log.append(b"one")
             with paused(three_nodes, *(node.id for node in three_nodes.nodes)):
                 await in_time(ASKED[asked](log), TimedOut)
@@ -127,7 +127,7 @@ def test_a_description_only_looks(three_nodes: LocalCluster) -> None:
 
     async def body() -> None:
         async with connected(three_nodes) as client:
-            log = await client.create_log("limits-described")
+            log = await client.create_log("limits-described", write_path="chain")
             await log.append(b"one")
             before = await projection_of(client, log.info.id)
             whole = await log.describe()
@@ -148,7 +148,7 @@ def test_a_description_only_looks(three_nodes: LocalCluster) -> None:
 def test_a_description_follows_a_chain_that_has_changed(three_nodes: LocalCluster) -> None:
     async def body() -> None:
         async with connected(three_nodes) as one, connected(three_nodes) as two:
-            log = await one.create_log("limits-followed")
+            log = await one.create_log("limits-followed", write_path="chain")
             await log.append(b"one")
             sealed = await (await two.log("limits-followed")).seal()
             described = await log.describe()

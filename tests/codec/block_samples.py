@@ -11,6 +11,7 @@ from pathlib import Path
 import google_crc32c
 
 from millrace.codec import blocks
+from millrace.codec.published import StagedRange, StagedRows, draft_published
 from millrace.types import Block, EntryKind, Epoch, LogId, Lsn, Record, Token
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "blocks"
@@ -64,6 +65,12 @@ def loss() -> Block:
     return blocks.junk(LOG, FIRST, 1, EntryKind.LOSS)
 
 
+def published() -> Block:
+    ranges = (StagedRange(Lsn(101), 70_000), StagedRange(Lsn(7), 1), StagedRange(Lsn(90_000), 12))
+    rows = StagedRows(LogId(8), ranges, 5_000_000, NOON_US, NOON_US + 9, True, NOON_US // 1000)
+    return placed(draft_published("orders", 3, 2**62, rows))
+
+
 SAMPLES: dict[str, Callable[[], Block]] = {
     sample.__name__: sample
     for sample in (plain, single, keys, headers, everything, compressed, hole, loss)
@@ -95,5 +102,5 @@ def record(lsn: int, value: bytes, key: bytes | None = None, timestamp: int = NO
 
 if __name__ == "__main__":
     GOLDEN.mkdir(parents=True, exist_ok=True)
-    for name, sample in SAMPLES.items():
+    for name, sample in {**SAMPLES, "published": published}.items():
         (GOLDEN / f"{name}.block").write_bytes(sample().data)

@@ -14,6 +14,7 @@ import msgspec
 
 from millrace.codec import blocks, frames
 from millrace.core.messages import Message
+from millrace.core.replication import Replication
 from millrace.types import Block, EntryKind, LogId, Lsn
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "messages"
@@ -53,12 +54,16 @@ def _struct(kind: type) -> typing.Any:
 def _value(kind: typing.Any, at: int) -> object:
     kind = getattr(kind, "__supertype__", kind)
     if typing.get_origin(kind) is tuple:
-        inner = typing.get_args(kind)[0]
-        return (_value(inner, at), _value(inner, at + 1))
+        parts = typing.get_args(kind)
+        if parts[-1] is not Ellipsis:
+            return tuple(_value(part, at + number) for number, part in enumerate(parts))
+        return (_value(parts[0], at), _value(parts[0], at + 1))
     if typing.get_origin(kind) in (typing.Union, UnionType):
         return _value(typing.get_args(kind)[0], at)
     if kind is Block:
         return blocks.junk(LogId(7), Lsn(100 + at), 3, EntryKind.HOLE)
+    if kind is Replication:  # One out of any numbers cannot be made.
+        return Replication.of({"rack": 2, "node": 3})
     if issubclass(kind, bool):
         return True
     if issubclass(kind, Enum):

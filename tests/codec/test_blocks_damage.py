@@ -52,10 +52,10 @@ def test_without_verify_only_the_body_is_trusted() -> None:
     ("sample", "kind", "offset", "value", "complaint"),
     [
         pytest.param("plain", "H", 4, 2, "version 2", id="newer version"),
-        pytest.param("plain", "H", 6, 16, "not all known", id="unknown flag"),
+        pytest.param("plain", "H", 6, 32, "not all known", id="unknown flag"),
         pytest.param("keys", "H", 6, 8 | 2, "not all known", id="cut and with keys"),
         pytest.param("hole", "H", 6, 8, "no writer", id="hole that is cut"),
-        pytest.param("plain", "B", 8, 3, "not all known", id="unknown kind"),
+        pytest.param("plain", "B", 8, 4, "not all known", id="unknown kind"),
         pytest.param("plain", "B", 9, 1, "not all known", id="reserved byte"),
         pytest.param("plain", "I", 12, 0, "no positions", id="no records"),
         pytest.param("plain", "I", 12, BLOCK_RECORDS_MAX + 1, "exceed", id="too many records"),

@@ -40,7 +40,7 @@ def read(data: bytes) -> Message:
 
 def frame_of(meta: bytes, payload: bytes = b"") -> bytes:
     """A frame with a right checksum around any meta."""
-    covered = struct.pack("<BBHIII", 1, 0, 0, 0, len(meta), len(payload))
+    covered = struct.pack("<BBHIII", frames.PROTOCOL_VERSION, 0, 0, 0, len(meta), len(payload))
     checksum = google_crc32c.value(covered + meta)
     return struct.pack("<II", frames.FRAME_MAGIC, checksum) + covered + meta + payload
 
@@ -108,7 +108,7 @@ BAD_HEADERS = {
     "empty": (b"", "cut off"),
     "short": (GOOD[:23], "cut off"),
     "magic": (b"HTTP" + GOOD[4:], "not a frame"),
-    "version": (GOOD[:8] + b"\x02" + GOOD[9:], "version 2"),
+    "version": (GOOD[:8] + b"\x03" + GOOD[9:], "version 3"),
     "flags": (GOOD[:9] + b"\x80" + GOOD[10:], "flags"),
     "reserved": (GOOD[:10] + b"\x01" + GOOD[11:], "flags"),
     "answer-to-nothing": (joined(Ping())[:9] + b"\x01" + joined(Ping())[10:], "no request"),

@@ -7,9 +7,9 @@ from millrace.codec.cuts import cut
 from millrace.limits import MIB, SCAN_BLOCKS_MAX, WEIGH_ENTRIES_MAX
 from millrace.types import LSN_MAX, Ack, EntryKind, Lsn, Selection
 from tests.conformance.store_rig import (
-    COPYSET,
     LOG,
     OTHER,
+    PLACEMENT,
     ROOM_BYTES,
     OpenRig,
     StoreRig,
@@ -30,7 +30,7 @@ class StoreFindingSuite:
                 block = junk(LOG, Lsn(1 + 10 * number), 10, EntryKind.HOLE)
             else:
                 block = make_block(1 + 10 * number, 10, timestamp_us=1000 * number)
-            rig.store.put(block, COPYSET, Ack.DISK)
+            rig.store.put(block, PLACEMENT, Ack.DISK)
         if is_reopened:
             rig.reopen()
         find = rig.store.find_time
@@ -45,7 +45,7 @@ class StoreFindingSuite:
         """Retention trims below the answer: an old record in between must not hide young ones."""
         for number, stamp in enumerate((5000, 9000, 1, 7000, 7001)):
             block = make_block(1 + number, timestamp_us=stamp)
-            rig.store.put(block, COPYSET, Ack.DISK)
+            rig.store.put(block, PLACEMENT, Ack.DISK)
         find = rig.store.find_time
         assert [find(LOG, stamp) for stamp in (0, 5000, 5001, 9000, 9001)] == [1, 1, 2, 2, 6]
 
@@ -53,7 +53,7 @@ class StoreFindingSuite:
     def test_find_by_size(self, rig: StoreRig, is_reopened: bool) -> None:
         blocks = [make_block(first, size=1000) for first in range(1, 41)]
         for block in blocks:
-            rig.store.put(block, COPYSET, Ack.DISK)
+            rig.store.put(block, PLACEMENT, Ack.DISK)
         if is_reopened:
             rig.reopen()
         size, find = blocks[0].size, rig.store.find_size
@@ -70,7 +70,7 @@ class StoreFindingSuite:
     ) -> None:
         blocks = [make_block(1 + 10 * at, 10, size=1 + 500 * at) for at in range(12)]
         for block in blocks:
-            rig.store.put(block, COPYSET, Ack.DISK)
+            rig.store.put(block, PLACEMENT, Ack.DISK)
         if is_reopened:
             rig.reopen()
         sizes = [block.size for block in blocks]
@@ -96,7 +96,7 @@ class StoreFindingSuite:
     def test_pieces_are_about_equal_and_none_is_empty(
         self, rig: StoreRig, first: int, end: int, pieces: int, ranges: list[tuple[int, int]]
     ) -> None:
-        rig.store.put(make_block(1, 10), COPYSET, Ack.DISK)
+        rig.store.put(make_block(1, 10), PLACEMENT, Ack.DISK)
         found = rig.store.weigh(LOG, Lsn(first), Lsn(end), pieces)
         assert [(one.first, one.end) for one in found] == ranges
 
@@ -107,7 +107,7 @@ class StoreFindingSuite:
         light, heavy = make_block(1, size=10), make_block(1, size=1000)
         for first in range(1, count + 1):
             size = 1000 if first > 2 * WEIGH_ENTRIES_MAX else 10
-            rig.store.put(make_block(first, size=size), COPYSET, Ack.DISK)
+            rig.store.put(make_block(first, size=size), PLACEMENT, Ack.DISK)
         if is_reopened:
             rig.reopen()
         weigh = rig.store.weigh
@@ -121,16 +121,16 @@ class StoreFindingSuite:
 
     def test_holes_weigh_nothing_and_junk_next_to_nothing(self, rig: StoreRig) -> None:
         for block in (make_block(1, 10), make_block(21, 10)):
-            rig.store.put(block, COPYSET, Ack.DISK)
+            rig.store.put(block, PLACEMENT, Ack.DISK)
         filled = junk(LOG, Lsn(31), 1_000, EntryKind.HOLE)
-        rig.store.put(filled, COPYSET, Ack.DISK)
+        rig.store.put(filled, PLACEMENT, Ack.DISK)
         weights = [one.bytes for one in rig.store.weigh(LOG, Lsn(1), Lsn(31), 3)]
         assert weights == [make_block(1, 10).size, 0, make_block(21, 10).size]
         (junk_weight,) = rig.store.weigh(LOG, Lsn(31), Lsn(1_031), 1)
         assert junk_weight.bytes == filled.size
 
     def test_a_log_that_is_not_there_weighs_nothing(self, rig: StoreRig) -> None:
-        rig.store.put(make_block(1), COPYSET, Ack.DISK)
+        rig.store.put(make_block(1), PLACEMENT, Ack.DISK)
         assert rig.store.weigh(OTHER, Lsn(1), Lsn(10), 3) == []
 
     # -- Bounds ---------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class StoreFindingSuite:
         self, rig: StoreRig, is_reopened: bool
     ) -> None:
         for first in range(1, SCAN_BLOCKS_MAX + 11):
-            rig.store.put(make_block(first, size=1), COPYSET, Ack.DISK)
+            rig.store.put(make_block(first, size=1), PLACEMENT, Ack.DISK)
         if is_reopened:
             rig.reopen()
         assert len(scanned(rig.store, 1, LSN_MAX)) == SCAN_BLOCKS_MAX
@@ -150,4 +150,4 @@ class StoreFindingSuite:
         cut_block = cut(make_block(1, 10), Selection(columns=()))
         assert cut_block.is_cut
         with pytest.raises(AssertionError, match="was cut for a reader"):
-            rig.store.put(cut_block, COPYSET, Ack.DISK)
+            rig.store.put(cut_block, PLACEMENT, Ack.DISK)

@@ -9,11 +9,11 @@ from millrace.core.log_state import Fence, LogState
 from millrace.core.messages import Standing
 from millrace.limits import MIB
 from millrace.store.contract import Store, StoreFailed
-from millrace.types import LSN_MAX, Ack, Block, Epoch, LogId, Lsn, NodeId, Token
+from millrace.types import LSN_MAX, Ack, Block, Epoch, LogId, Lsn, NodeId, Placement, Token
 
 LOG = LogId(7)
 OTHER = LogId(8)
-COPYSET = (NodeId(1), NodeId(2), NodeId(3))
+PLACEMENT = Placement((NodeId(1), NodeId(2), NodeId(3)))
 ROOM_BYTES = 256 * MIB
 SMALL_ROOM_BYTES = 16 * MIB
 MEMBER = Fence(Epoch(3), Token(1, 2), Standing.MEMBER)

@@ -15,12 +15,13 @@ from millrace.errors import CorruptBlock
 from millrace.limits import KIB, MIB
 from millrace.store.contract import StoreFailed
 from millrace.types import LSN_MAX, Ack, EntryKind, Epoch, LogId, Lsn, Token
-from tests.conformance.store_finding_suite import StoreFindingSuite
+from tests.conformance.store_commit_model_suite import StoreCommitModelSuite
+from tests.conformance.store_model_suite import StoreModelSuite
 from tests.conformance.store_rig import (
-    COPYSET,
     LOG,
     MEMBER,
     OTHER,
+    PLACEMENT,
     SMALL_ROOM_BYTES,
     OpenRig,
     StoreRig,
@@ -31,10 +32,10 @@ from tests.conformance.store_rig import (
 )
 
 __all__ = [
-    "COPYSET",
     "LOG",
     "MEMBER",
     "OTHER",
+    "PLACEMENT",
     "OpenRig",
     "StoreRig",
     "StoreSuite",
@@ -44,12 +45,12 @@ __all__ = [
 ]
 
 
-class StoreSuite(StoreFindingSuite):
+class StoreSuite(StoreModelSuite, StoreCommitModelSuite):
     # -- Putting and reading --------------------------------------------------------------------
 
     def test_a_block_can_be_read_before_it_is_durable(self, rig: StoreRig) -> None:
         block = make_block(1, 3)
-        rig.store.put(block, COPYSET, Ack.DISK)
+        rig.store.put(block, PLACEMENT, Ack.DISK)
         found = rig.store.block_at(LOG, Lsn(2))
         assert found is not None
         assert bytes(found.data) == bytes(block.data)
@@ -60,7 +61,7 @@ class StoreSuite(StoreFindingSuite):
     def test_what_was_put_is_what_is_read(self, rig: StoreRig, is_reopened: bool) -> None:
         blocks = [make_block(1 + 10 * i, 10, size=1 + 700 * i) for i in range(20)]
         for block in blocks:
-            rig.store.put(block, COPYSET, Ack.DISK)
+            rig.store.put(block, PLACEMENT, Ack.DISK)
         assert rig.settle() is None
         if is_reopened:
             rig.reopen()
@@ -80,7 +81,7 @@ class StoreSuite(StoreFindingSuite):
     ) -> None:
         blocks = [make_block(i, size=1000) for i in range(1, 6)]
         for block in blocks:
-            rig.store.put(block, COPYSET, Ack.DISK)
+            rig.store.put(block, PLACEMENT, Ack.DISK)
         rig.settle()
         if is_reopened:
             rig.reopen()
@@ -100,7 +101,7 @@ class StoreSuite(StoreFindingSuite):
     @pytest.mark.parametrize("is_reopened", [False, True], ids=["fresh", "reopened"])
     def test_holes_are_seen_and_closed(self, rig: StoreRig, is_reopened: bool) -> None:
         for first in (1, 21, 41):
-            rig.store.put(make_block(first, 10), COPYSET, Ack.DISK)
+            rig.store.put(make_block(first, 10), PLACEMENT, Ack.DISK)
         rig.settle()
         if is_reopened:
             rig.reopen()
@@ -108,7 +109,7 @@ class StoreSuite(StoreFindingSuite):
         assert (state.contiguous_end, state.end) == (11, 51)
         assert [extent.first for extent in state.sparse] == [21, 41]
         assert rig.store.block_at(LOG, Lsn(15)) is None
-        rig.store.put(junk(LOG, Lsn(11), 10, EntryKind.HOLE), COPYSET, Ack.DISK)
+        rig.store.put(junk(LOG, Lsn(11), 10, EntryKind.HOLE), PLACEMENT, Ack.DISK)
         assert known(rig.store).contiguous_end == 31
         assert held(rig.store) == [1, 11, 21, 41]
         rig.settle()
@@ -123,15 +124,15 @@ class StoreSuite(StoreFindingSuite):
     def test_overlapping_puts_are_a_fault_of_the_caller(
         self, rig: StoreRig, first: int, count: int
     ) -> None:
-        rig.store.put(make_block(1, 10), COPYSET, Ack.DISK)
-        rig.store.put(make_block(20, 10), COPYSET, Ack.DISK)
+        rig.store.put(make_block(1, 10), PLACEMENT, Ack.DISK)
+        rig.store.put(make_block(20, 10), PLACEMENT, Ack.DISK)
         with pytest.raises(AssertionError):
-            rig.store.put(make_block(first, count), COPYSET, Ack.DISK)
+            rig.store.put(make_block(first, count), PLACEMENT, Ack.DISK)
 
     def test_logs_do_not_mix(self, rig: StoreRig) -> None:
         for log in (LOG, OTHER, LogId(1)):
             for first in (1, 2, 3):
-                rig.store.put(make_block(first, log=log, size=log), COPYSET, Ack.DISK)
+                rig.store.put(make_block(first, log=log, size=log), PLACEMENT, Ack.DISK)
         rig.settle()
         rig.reopen()
         assert rig.store.logs() == [1, LOG, OTHER]
@@ -149,7 +150,7 @@ class StoreSuite(StoreFindingSuite):
     def test_done_is_not_called_from_inside_barrier(self, rig: StoreRig) -> None:
         answers: list[StoreFailed | None] = []
         for number, ack in enumerate(Ack):
-            rig.store.put(make_block(number + 1), COPYSET, ack)
+            rig.store.put(make_block(number + 1), PLACEMENT, ack)
             rig.store.barrier(ack, answers.append)
             assert len(answers) == number
             rig.settle()
@@ -158,7 +159,7 @@ class StoreSuite(StoreFindingSuite):
     def test_barriers_are_answered_in_order(self, rig: StoreRig) -> None:
         answered: list[int] = []
         for number in range(50):
-            rig.store.put(make_block(number + 1), COPYSET, Ack.DISK)
+            rig.store.put(make_block(number + 1), PLACEMENT, Ack.DISK)
             rig.store.barrier(Ack.DISK, lambda failure, number=number: answered.append(number))  # type: ignore[misc]
         rig.settle()
         assert answered == list(range(50))
@@ -169,7 +170,7 @@ class StoreSuite(StoreFindingSuite):
         acknowledged, first = 0, 1
         for _ in range(8):
             for _ in range(choices.randrange(1, 20)):
-                rig.store.put(make_block(first, size=2000), COPYSET, Ack.DISK)
+                rig.store.put(make_block(first, size=2000), PLACEMENT, Ack.DISK)
                 first += 1
                 if choices.random() < 0.2:
                     assert rig.settle() is None
@@ -184,7 +185,7 @@ class StoreSuite(StoreFindingSuite):
 
     def test_fence_trim_and_removal_survive_a_crash(self, rig: StoreRig) -> None:
         for first in (1, 2, 3, 4):
-            rig.store.put(make_block(first), COPYSET, Ack.DISK)
+            rig.store.put(make_block(first), PLACEMENT, Ack.DISK)
         rig.store.set_fence(LOG, MEMBER)
         rig.store.trim(LOG, Lsn(2))
         rig.store.remove(LOG, [Lsn(3)])
@@ -199,10 +200,10 @@ class StoreSuite(StoreFindingSuite):
         """I4."""
         for log in (LOG, OTHER):
             rig.store.set_fence(log, MEMBER)
-        rig.store.put(make_block(1), COPYSET, Ack.MEMORY)
-        rig.store.put(make_block(1, log=OTHER), COPYSET, Ack.DISK)
+        rig.store.put(make_block(1), PLACEMENT, Ack.MEMORY)
+        rig.store.put(make_block(1, log=OTHER), PLACEMENT, Ack.DISK)
         assert rig.settle(Ack.MEMORY) is None
-        rig.store.put(make_block(2), COPYSET, Ack.MEMORY)
+        rig.store.put(make_block(2), PLACEMENT, Ack.MEMORY)
         assert rig.settle(Ack.MEMORY) is None
         rig.crash()
         assert known(rig.store).fence.standing is Standing.DIRTY
@@ -217,7 +218,7 @@ class StoreSuite(StoreFindingSuite):
     def test_a_log_closed_in_order_does_not_open_dirty(self, rig: StoreRig) -> None:
         rig.store.set_fence(LOG, MEMBER)
         for first in (1, 2, 3):
-            rig.store.put(make_block(first), COPYSET, Ack.MEMORY)
+            rig.store.put(make_block(first), PLACEMENT, Ack.MEMORY)
             assert rig.settle(Ack.MEMORY) is None
         rig.reopen()
         assert known(rig.store).fence == MEMBER
@@ -226,7 +227,7 @@ class StoreSuite(StoreFindingSuite):
         assert known(rig.store).fence == MEMBER
 
     def test_a_log_that_never_was_a_member_stays_blank(self, rig: StoreRig) -> None:
-        rig.store.put(make_block(1), COPYSET, Ack.MEMORY)
+        rig.store.put(make_block(1), PLACEMENT, Ack.MEMORY)
         rig.settle(Ack.MEMORY)
         rig.crash()
         assert known(rig.store).fence.standing is Standing.BLANK
@@ -251,7 +252,7 @@ class StoreSuite(StoreFindingSuite):
         self, rig: StoreRig, end: int, left: list[int], contiguous_end: int, is_reopened: bool
     ) -> None:
         for first in (1, 11, 21, 41):
-            rig.store.put(make_block(first, 10), COPYSET, Ack.DISK)
+            rig.store.put(make_block(first, 10), PLACEMENT, Ack.DISK)
         if is_reopened:
             rig.reopen()
         rig.store.trim(LOG, Lsn(end))
@@ -273,7 +274,7 @@ class StoreSuite(StoreFindingSuite):
 
     def test_a_block_across_the_trim_point_can_still_arrive(self, rig: StoreRig) -> None:
         rig.store.trim(LOG, Lsn(5))
-        rig.store.put(make_block(1, 10), COPYSET, Ack.DISK)
+        rig.store.put(make_block(1, 10), PLACEMENT, Ack.DISK)
         rig.settle()
         rig.reopen()
         assert known(rig.store).contiguous_end == 11
@@ -284,11 +285,11 @@ class StoreSuite(StoreFindingSuite):
         self, rig: StoreRig, is_reopened: bool
     ) -> None:
         for first in (1, 2, 3):
-            rig.store.put(make_block(first), COPYSET, Ack.DISK)
+            rig.store.put(make_block(first), PLACEMENT, Ack.DISK)
         if is_reopened:
             rig.reopen()
         rig.store.trim(LOG, Lsn(4))
-        rig.store.put(make_block(2, 4), COPYSET, Ack.DISK)
+        rig.store.put(make_block(2, 4), PLACEMENT, Ack.DISK)
         for _ in range(2):
             assert held(rig.store) == [2]
             assert rig.store.block_at(LOG, Lsn(4)) is not None
@@ -301,7 +302,7 @@ class StoreSuite(StoreFindingSuite):
         self, rig: StoreRig, is_reopened: bool
     ) -> None:
         for first in (1, 2, 3, 4, 6):
-            rig.store.put(make_block(first), COPYSET, Ack.DISK)
+            rig.store.put(make_block(first), PLACEMENT, Ack.DISK)
         if is_reopened:
             rig.reopen()
         rig.store.remove(LOG, [Lsn(2), Lsn(6), Lsn(99)])
@@ -310,7 +311,7 @@ class StoreSuite(StoreFindingSuite):
         assert [extent.first for extent in state.sparse] == [3, 4]
         assert rig.store.block_at(LOG, Lsn(2)) is None
         replacement = make_block(2, epoch=4)
-        rig.store.put(replacement, COPYSET, Ack.DISK)
+        rig.store.put(replacement, PLACEMENT, Ack.DISK)
         for _ in range(2):
             found = rig.store.block_at(LOG, Lsn(2))
             assert found is not None
@@ -323,12 +324,12 @@ class StoreSuite(StoreFindingSuite):
 
     def test_a_dropped_log_is_gone_and_can_be_made_again(self, rig: StoreRig) -> None:
         for first in range(1, 30):
-            rig.store.put(make_block(first), COPYSET, Ack.DISK)
+            rig.store.put(make_block(first), PLACEMENT, Ack.DISK)
         rig.settle()
         rig.store.drop(LOG)
         assert rig.store.state(LOG) is None
         assert held(rig.store) == []
-        rig.store.put(make_block(5), COPYSET, Ack.DISK)
+        rig.store.put(make_block(5), PLACEMENT, Ack.DISK)
         assert held(rig.store) == [5]
         rig.settle()
         rig.crash()
@@ -345,7 +346,7 @@ class StoreSuite(StoreFindingSuite):
         """I2."""
         blocks = [make_block(first, size=5000) for first in range(1, 6)]
         for block in blocks:
-            rig.store.put(block, COPYSET, Ack.DISK)
+            rig.store.put(block, PLACEMENT, Ack.DISK)
         rig.settle()
         rig.damage(blocks[2])
         with pytest.raises(CorruptBlock):
@@ -355,7 +356,7 @@ class StoreSuite(StoreFindingSuite):
             rig.store.scan(LOG, Lsn(3), Lsn(6), MIB)
         assert len(scanned(rig.store, 4, 6)) == 2
         rig.store.remove(LOG, [Lsn(3)])
-        rig.store.put(blocks[2], COPYSET, Ack.DISK)
+        rig.store.put(blocks[2], PLACEMENT, Ack.DISK)
         rig.settle()
         rig.reopen()
         assert scanned(rig.store, 1, 6) == [bytes(block.data) for block in blocks]
@@ -366,7 +367,7 @@ class StoreSuite(StoreFindingSuite):
         rig.store.set_fence(LOG, MEMBER)
         first, failure = 1, None
         while failure is None:
-            rig.store.put(make_block(first, size=256 * KIB), COPYSET, Ack.DISK)
+            rig.store.put(make_block(first, size=256 * KIB), PLACEMENT, Ack.DISK)
             failure = rig.settle()
             first += 1
         assert failure.reason is Refusal.DISK_FULL
@@ -378,7 +379,7 @@ class StoreSuite(StoreFindingSuite):
         assert rig.store.block_at(LOG, Lsn(refused)) is None
 
         raised = Fence(Epoch(4), Token(1, 3), Standing.MEMBER)
-        rig.store.put(make_block(refused, size=256 * KIB), COPYSET, Ack.DISK)
+        rig.store.put(make_block(refused, size=256 * KIB), PLACEMENT, Ack.DISK)
         rig.store.set_fence(LOG, raised)
         rig.store.trim(LOG, Lsn(refused - 5))
         assert rig.settle() is not None
@@ -386,7 +387,7 @@ class StoreSuite(StoreFindingSuite):
         state = known(rig.store)
         assert (state.fence, state.trim_end, state.end) == (raised, refused - 5, refused)
         for more in range(refused, refused + 10):
-            rig.store.put(make_block(more, size=256 * KIB), COPYSET, Ack.DISK)
+            rig.store.put(make_block(more, size=256 * KIB), PLACEMENT, Ack.DISK)
             assert rig.settle() is None
         assert not rig.store.usage().is_full
         rig.reopen()
@@ -395,7 +396,7 @@ class StoreSuite(StoreFindingSuite):
     def test_a_failed_block_is_told_to_one_barrier_only(self, open_rig: OpenRig) -> None:
         rig = open_rig(SMALL_ROOM_BYTES)
         answers: list[StoreFailed | None] = []
-        rig.store.put(make_block(1, size=15 * MIB), COPYSET, Ack.DISK)
+        rig.store.put(make_block(1, size=15 * MIB), PLACEMENT, Ack.DISK)
         rig.store.barrier(Ack.DISK, answers.append)
         rig.store.set_fence(OTHER, MEMBER)
         rig.store.barrier(Ack.DISK, answers.append)
@@ -410,9 +411,9 @@ class StoreSuite(StoreFindingSuite):
     ) -> None:
         rig = open_rig(SMALL_ROOM_BYTES)
         rig.store.set_fence(LOG, MEMBER)
-        rig.store.put(make_block(1), COPYSET, Ack.MEMORY)
+        rig.store.put(make_block(1), PLACEMENT, Ack.MEMORY)
         assert rig.settle(Ack.MEMORY) is None
-        rig.store.put(make_block(2, size=15 * MIB), COPYSET, Ack.MEMORY)
+        rig.store.put(make_block(2, size=15 * MIB), PLACEMENT, Ack.MEMORY)
         assert rig.settle(Ack.MEMORY) is None
         rig.settle()
         assert known(rig.store).fence.standing is Standing.DIRTY

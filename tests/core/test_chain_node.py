@@ -8,7 +8,7 @@ from millrace.core.chain_node import ChainNode, ChainRequest
 from millrace.core.log_state import Fence
 from millrace.core.messages import Refusal, Standing
 from millrace.limits import SPARSE_EXTENTS_MAX
-from millrace.types import Ack, Block, Epoch, LogId, Lsn, NodeId, Token
+from millrace.types import Ack, Block, Epoch, LogId, Lsn, NodeId, Placement, Token
 from tests.core.core_samples import CHAIN, LOG, MINE, OTHER, block, extent, hole, state
 
 TICKET = (3, 4)
@@ -48,7 +48,7 @@ def test_a_write_is_stored_before_it_is_acknowledged() -> None:
     what = block(1)
     effects = step(ChainNode(LOG, state()), write(what, ack=Ack.MEMORY))
     assert effects == [
-        e.StoreBlock(what, CHAIN, Ack.MEMORY),
+        e.StoreBlock(what, Placement(CHAIN), Ack.MEMORY),
         e.Settle(LOG, 1, Ack.MEMORY, TICKET, m.Written()),
     ]
 
@@ -316,4 +316,4 @@ def test_copysets_are_passed_on() -> None:
     chain = (NodeId(7), NodeId(8))
     effects = step(ChainNode(LOG, state()), m.Write(LOG, ONE, block(1), chain))
     assert isinstance(effects[0], e.StoreBlock)
-    assert effects[0].copyset == chain
+    assert effects[0].placement == Placement(chain)

@@ -138,7 +138,8 @@ def test_policies_and_trimmed_positions() -> None:
 
 def test_a_chain_of_one_is_its_own_head() -> None:
     assert run(PEEKED, EMPTY, m.Filled(), chain=(1,)).result is RepairResult.FILLED
-    assert run(PEEKED, m.Found(block(5)), chain=(1,)).result is RepairResult.COMPLETED
+    found = run(PEEKED, m.Found(block(5)), described(readable_end=6), chain=(1,))
+    assert found.result is RepairResult.COMPLETED
 
 
 @pytest.mark.parametrize(
@@ -220,3 +221,27 @@ def test_retention_goes_as_far_as_age_or_size_allows(
 def test_logs_are_named_in_requests() -> None:
     asked = run().last
     assert asked == p.Ask(SEQUENCER, m.Peek(LOG, Epoch(1), Lsn(5)))
+
+
+def test_a_hole_below_the_reader_is_repaired_first() -> None:
+    value = block(5, 2, OTHER)
+    whole = (PEEKED, m.Found(value), refused(Refusal.WRITTEN, 1, value))
+    done = run(*whole, refused(Refusal.WRITTEN, 1, value))
+    assert isinstance(done.last, p.Ask)
+    assert isinstance(done.last.message, m.Describe)
+    done.answer(described(readable_end=3), m.Peeked(Lsn(9), Lsn(3), Lsn(4)), EMPTY)
+    assert isinstance(done.last, p.Ask)
+    assert isinstance(done.last.message, m.Fill)
+    assert (done.last.message.block.first, done.last.message.block.last) == (3, 4)
+
+
+def test_what_everybody_has_and_can_read_needs_no_repair() -> None:
+    value = block(5, 2, OTHER)
+    written = refused(Refusal.WRITTEN, 1, value)
+    done = run(PEEKED, m.Found(value), written, written, described(readable_end=7))
+    assert done.result is RepairResult.COMPLETED
+
+
+def described(readable_end: int) -> m.Described:
+    end = Lsn(readable_end)
+    return m.Described(Epoch(1), m.Standing.MEMBER, Lsn(1), end, end, Lsn(7), 1, 100)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from millrace.core.messages import Bootstrapped, Issued, Peeked, Refusal, Refused
 from millrace.core.sequencer import Sequencer
-from millrace.limits import BLOCK_RECORDS_MAX, RECENT_RANGES_MAX
+from millrace.limits import PUBLISHED_RECORDS_MAX, RECENT_RANGES_MAX
 from millrace.types import LSN_MAX, Epoch, Lsn
 
 
@@ -72,7 +72,7 @@ def test_only_the_latest_ranges_are_remembered() -> None:
     )
 
 
-@pytest.mark.parametrize("count", [0, -1, BLOCK_RECORDS_MAX + 1])
+@pytest.mark.parametrize("count", [0, -1, PUBLISHED_RECORDS_MAX + 1])
 def test_absurd_counts_are_refused(count: int) -> None:
     answer = started().next(Epoch(1), count)
     assert isinstance(answer, Refused)
@@ -80,7 +80,7 @@ def test_absurd_counts_are_refused(count: int) -> None:
 
 
 def test_the_largest_block_can_be_issued() -> None:
-    assert started().next(Epoch(1), BLOCK_RECORDS_MAX) == Issued(Lsn(1), BLOCK_RECORDS_MAX)
+    assert started().next(Epoch(1), PUBLISHED_RECORDS_MAX) == Issued(Lsn(1), PUBLISHED_RECORDS_MAX)
 
 
 def test_positions_end_at_the_largest() -> None:

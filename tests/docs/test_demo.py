@@ -33,7 +33,13 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
         env=os.environ | {"TMPDIR": str(folder), "COLUMNS": "120"},
+        preexec_fn=hear_hangups,
     )
+
+
+def hear_hangups() -> None:
+    """The demo goes on when `nohup` started it; whoever started the tests is another matter."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def finish(demo: subprocess.Popen[str]) -> str:

@@ -1,4 +1,4 @@
-"""The Python of the Spark guide works as printed, block after block, in one program."""
+"""The Python of the Spark guides works as printed, block after block, in one program for each."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ from tests.docs.printed import is_as_printed, lines
 from tests.support.spark import QUICK_JAVA, driver_env
 
 ROOT = Path(__file__).resolve().parents[2]
-GUIDE = (ROOT / "docs" / "spark.md").read_text()
+DOCS = ROOT / "docs"
 BLOCK = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
 CLUSTER = "127.0.0.1:7701"
 BORDER = "-- block {} --"
@@ -28,9 +28,12 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 @pytest.mark.timeout(TIMEOUT_S + 60)
-def test_the_python_blocks_print_what_the_page_says(cluster: LocalCluster, tmp_path: Path) -> None:
-    blocks = BLOCK.findall(GUIDE)
-    assert len(blocks) >= 8
+@pytest.mark.parametrize(("page", "blocks_min"), [("spark.md", 8), ("spark-changes.md", 2)])
+def test_the_python_blocks_print_what_the_page_says(
+    page: str, blocks_min: int, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    blocks = BLOCK.findall((DOCS / page).read_text())
+    assert len(blocks) >= blocks_min
     program = tmp_path / "guide.py"
     program.write_text(
         "\n".join(

@@ -63,7 +63,9 @@ def test_others_do_not_notice_a_bad_peer(calm_cluster: LocalCluster, data: bytes
         async with connected(calm_cluster) as client:
             name = "bad-peers"
             known = {info.name for info in await client.logs()}
-            log = await (client.log(name) if name in known else client.create_log(name))
+            log = await (
+                client.log(name) if name in known else client.create_log(name, write_path="chain")
+            )
             with contextlib.ExitStack() as peers:
                 for address in calm_cluster.addresses * 5:
                     peer = peers.enter_context(raw_peer(address))
@@ -84,7 +86,7 @@ def test_a_peer_that_says_nothing_is_sent_away(calm_cluster: LocalCluster) -> No
 def test_readers_that_never_read_cost_bounded_memory(make_cluster: MakeCluster) -> None:
     async def body(cluster: LocalCluster) -> None:
         async with connected(cluster) as client:
-            log = await client.create_log("events", compression=False)
+            log = await client.create_log("events", compression=False, write_path="chain")
             choices = random.Random(4)
             values = [choices.randbytes(MIB) for _ in range(LOG_BYTES // MIB)]
             await log.append_many(values)

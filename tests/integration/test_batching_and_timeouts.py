@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from millrace.client import Client, Log, Reader, UnknownAppend, connect
-from millrace.core.repair import FillPolicy
+from millrace.client import Client, Log, UnknownAppend, connect
 from millrace.errors import MillraceError, NoNodeReachable, TimedOut
 from millrace.local import LocalCluster
 from millrace.types import Lsn
@@ -22,7 +21,7 @@ PATIENCE_S = 8.0  # A second, and time for a busy machine.
 def test_a_thousand_writers_share_blocks(calm_cluster: LocalCluster) -> None:
     async def body() -> None:
         async with connected(calm_cluster) as client:
-            log = await client.create_log("batching")
+            log = await client.create_log("batching", write_path="chain")
             values = [b"%d" % number for number in range(1_000)]
             positions = await asyncio.gather(*(log.append(value) for value in values))
             assert sorted(positions) == list(range(1, 1_001))
@@ -40,7 +39,7 @@ def test_a_thousand_writers_share_blocks(calm_cluster: LocalCluster) -> None:
 def test_a_writer_alone_does_not_wait_for_company(calm_cluster: LocalCluster) -> None:
     async def body() -> None:
         async with connected(calm_cluster) as client:
-            log = await client.create_log("batching-alone")
+            log = await client.create_log("batching-alone", write_path="chain")
             for number in range(20):
                 await log.append(b"%d" % number)
             described = await described_by(client, log.projection.tail, log.info.id)
@@ -53,7 +52,7 @@ def test_a_writer_alone_does_not_wait_for_company(calm_cluster: LocalCluster) ->
 def test_a_paused_cluster_is_no_hang(make_cluster: MakeCluster) -> None:
     async def body(cluster: LocalCluster) -> None:
         async with connected(cluster) as client:
-            log = await client.create_log("events")
+            log = await client.create_log("events", write_path="chain")
             await log.append(b"before")
             async with paused(cluster):
                 unknown = await appends_time_out(log)
@@ -110,14 +109,5 @@ async def in_time(operation: Callable[[], Awaitable[object]], error: type[Millra
 
 async def a_reader_times_out(client: Client, log: Log) -> None:
     """Opened on what the client knows; nothing comes, and `take` says what it waits for."""
-    reader = Reader(
-        log.info.id,
-        Lsn(1),
-        Lsn(2),
-        client.links,
-        client.directory,
-        client.runner,
-        FillPolicy(),
-    )
-    async with reader:
+    async with log.reader(Lsn(1), Lsn(2)) as reader:
         await in_time(lambda: reader.take(timeout_ms=TIMEOUT_MS), TimedOut)

@@ -19,7 +19,7 @@ LARGE = bytes(400 * 1024)
 
 def test_a_deleted_log_is_unknown_to_all_who_use_it(calm_cluster: LocalCluster) -> None:
     async def body(client: Client, other: Client) -> None:
-        log = await client.create_log("life-deleted")
+        log = await client.create_log("life-deleted", write_path="chain")
         await log.append(b"one")
         reader = await log.tail(1)
         assert await reader.take(timeout_ms=5_000) is not None
@@ -33,7 +33,7 @@ def test_a_deleted_log_is_unknown_to_all_who_use_it(calm_cluster: LocalCluster) 
             await log.append_many([b"two"])
         with pytest.raises(UnknownLog):
             await client.log("life-deleted")
-        await other.create_log("life-deleted")
+        await other.create_log("life-deleted", write_path="chain")
         again = await client.log("life-deleted")
         assert again is not log
         assert await again.append(b"anew") == 1
@@ -50,7 +50,7 @@ async def with_two(cluster: LocalCluster, body: Any) -> None:
 def test_a_closed_client_says_so_at_once(calm_cluster: LocalCluster) -> None:
     async def body() -> None:
         async with connected(calm_cluster) as client:
-            log = await client.create_log("life-closed")
+            log = await client.create_log("life-closed", write_path="chain")
             await log.append(b"one")
             reader = await log.tail(1)
             taking = asyncio.create_task(take_twice(reader))
@@ -67,7 +67,7 @@ def test_a_closed_client_says_so_at_once(calm_cluster: LocalCluster) -> None:
             log.get(1),
             log.trim(1),
             client.log("life-closed"),
-            client.create_log("life-closed-too"),
+            client.create_log("life-closed-too", write_path="chain"),
         ):
             with pytest.raises(UsageError, match="the client is closed"):
                 await refused
@@ -83,7 +83,7 @@ async def take_twice(reader: Any) -> None:
 
 def test_asking_twice_at_once_opens_a_log_once(calm_cluster: LocalCluster) -> None:
     async def body(client: Client, other: Client) -> None:
-        await client.create_log("life-opened")
+        await client.create_log("life-opened", write_path="chain")
         first, second = await asyncio.gather(other.log("life-opened"), other.log("life-opened"))
         assert first is second
 
@@ -93,7 +93,7 @@ def test_asking_twice_at_once_opens_a_log_once(calm_cluster: LocalCluster) -> No
 def test_a_bad_record_among_many_appends_nothing(calm_cluster: LocalCluster) -> None:
     async def body() -> None:
         async with connected(calm_cluster) as client:
-            log = await client.create_log("life-many")
+            log = await client.create_log("life-many", write_path="chain")
             with pytest.raises(UsageError):
                 await log.append_many([*[LARGE] * 8, 7])  # type: ignore[list-item]
             assert await log.peek() == 0
@@ -110,7 +110,7 @@ def test_a_bad_record_among_many_appends_nothing(calm_cluster: LocalCluster) -> 
 def test_many_in_a_sealed_log_tell_what_was_appended(calm_cluster: LocalCluster) -> None:
     async def body() -> None:
         async with connected(calm_cluster) as client:
-            log = await client.create_log("life-sealed")
+            log = await client.create_log("life-sealed", write_path="chain")
             await log.seal()
             with pytest.raises(LogSealed) as raised:
                 await log.append_many([LARGE] * 8)
@@ -123,7 +123,7 @@ def test_many_in_a_sealed_log_tell_what_was_appended(calm_cluster: LocalCluster)
 def test_what_was_unknown_is_settled_in_a_sealed_log(make_cluster: MakeCluster) -> None:
     async def body(cluster: LocalCluster) -> None:
         async with connected(cluster) as client, connected(cluster) as other:
-            log = await client.create_log("events")
+            log = await client.create_log("events", write_path="chain")
             await log.append(b"one")
             tail = log.projection.tail
             cluster.pause(tail)
@@ -149,7 +149,7 @@ async def log_with_a_victim(client: Client) -> tuple[Log, NodeId]:
     """A trim begins without the victim: node 1 has the metadata, the sequencer and the tail say
     where the log ends."""
     for number in range(50):
-        log = await client.create_log(f"events-{number}")
+        log = await client.create_log(f"events-{number}", write_path="chain")
         chain = log.projection.chain
         for node in chain[:-1]:
             if node not in (1, log.projection.sequencer):

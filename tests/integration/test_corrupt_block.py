@@ -26,7 +26,7 @@ DAMAGED = (2, 5)  # Positions whose blocks rot.
 def test_a_damaged_block_comes_from_another_member(make_cluster: MakeCluster) -> None:
     async def body(cluster: LocalCluster) -> None:
         async with connected(cluster) as client:
-            log = await client.create_log("events", compression=False)
+            log = await client.create_log("events", compression=False, write_path="chain")
             choices = random.Random(8)
             values = [choices.randbytes(20 * KIB) for _ in range(BLOCKS)]
             for value in values:
@@ -63,7 +63,7 @@ def test_a_damaged_block_comes_from_another_member(make_cluster: MakeCluster) ->
 def test_a_learner_gets_a_damaged_block_from_another_member(make_cluster: MakeCluster) -> None:
     async def body(cluster: LocalCluster) -> None:
         async with connected(cluster) as client:
-            log = await client.create_log("events", compression=False)
+            log = await client.create_log("events", compression=False, write_path="chain")
             choices = random.Random(9)
             values = [choices.randbytes(20 * KIB) for _ in range(BLOCKS)]
             for value in values:

@@ -28,7 +28,7 @@ def test_any_node_and_one_member_of_etcd_may_die(make_cluster: MakeCluster, tmp_
 
 async def body(cluster: LocalCluster, etcd: EtcdCluster) -> None:
     async with connected(cluster) as client:
-        log = await client.create_log("events")
+        log = await client.create_log("events", write_path="chain")
         ledger, follower = Ledger(), Follower(log)
         async with load_on([log], ledger, writers=16):
             await ledger.grown_by(200)

@@ -30,7 +30,7 @@ def test_when_all_are_full_writes_are_refused_and_trimming_makes_room(
 ) -> None:
     async def body(cluster: LocalCluster) -> None:
         async with connected(cluster) as client:
-            log = await client.create_log("events", compression=False)
+            log = await client.create_log("events", compression=False, write_path="chain")
             taken = await fill(log)
             assert (await read_all(log)).values == taken
             found = await log.get(1)
@@ -52,7 +52,7 @@ def test_when_all_are_full_writes_are_refused_and_trimming_makes_room(
 def test_a_full_node_leaves_the_chain_to_others(make_cluster: MakeCluster) -> None:
     async def body(cluster: LocalCluster) -> None:
         async with connected(cluster) as client:
-            log = await client.create_log("events", compression=False)
+            log = await client.create_log("events", compression=False, write_path="chain")
             assert log.projection.chain == (1, 2, 3)
             choices = random.Random(3)
             values = [choices.randbytes(VALUE_BYTES) for _ in range(80)]

@@ -35,7 +35,7 @@ asyncio.run(main())
 def test_a_killed_writers_positions_become_a_hole(calm_cluster: LocalCluster) -> None:
     async def body() -> None:
         async with connected(calm_cluster) as client:
-            log = await client.create_log("hole")
+            log = await client.create_log("hole", write_path="chain")
             await log.append(b"before")
             assert take_and_die(calm_cluster, "hole") == 2
             assert await log.append(b"after") == 5
@@ -53,7 +53,7 @@ def test_a_killed_writers_positions_become_a_hole(calm_cluster: LocalCluster) ->
 def test_a_hole_at_the_very_end_is_found_too(calm_cluster: LocalCluster) -> None:
     async def body() -> None:
         async with connected(calm_cluster) as client:
-            log = await client.create_log("hole-at-the-end")
+            log = await client.create_log("hole-at-the-end", write_path="chain")
             await log.append(b"before")
             await take(client, log, 2)
             tape = await read_all(log)
@@ -66,7 +66,7 @@ def test_a_hole_at_the_very_end_is_found_too(calm_cluster: LocalCluster) -> None
 def test_a_reader_told_never_to_fill_waits(calm_cluster: LocalCluster) -> None:
     async def body() -> None:
         async with connected(calm_cluster) as client:
-            log = await client.create_log("hole-kept")
+            log = await client.create_log("hole-kept", write_path="chain")
             first = await take(client, log, 1)
             await log.append(b"after")
             reader = await log.read("start", None, fill_after_ms=None)
@@ -91,7 +91,7 @@ def test_a_late_writer_loses_to_the_filler_and_takes_another_position(
 ) -> None:
     async def body() -> None:
         async with connected(calm_cluster) as client:
-            log = await client.create_log("hole-late")
+            log = await client.create_log("hole-late", write_path="chain")
             first = await take(client, log, 1)
             assert (await read_all(log)).gaps == [Gap(GapKind.HOLE, first, first)]
             late = await write(client, log, log.projection.head, block_at(log, first, b"late"))
@@ -104,7 +104,7 @@ def test_a_late_writer_loses_to_the_filler_and_takes_another_position(
 def test_a_partial_write_is_completed_by_the_reader(calm_cluster: LocalCluster) -> None:
     async def body() -> None:
         async with connected(calm_cluster) as client:
-            log = await client.create_log("partial")
+            log = await client.create_log("partial", write_path="chain")
             await log.append(b"before")
             first = await take(client, log, 1)
             block = block_at(log, first, b"half-way")

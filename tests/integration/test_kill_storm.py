@@ -32,8 +32,10 @@ def test_twenty_kills_lose_nothing_and_double_nothing(make_cluster: MakeCluster,
 
 async def storm(cluster: LocalCluster, ack: Ack) -> None:
     async with connected(cluster) as one, connected(cluster) as two:
-        await one.create_log("first")  # Takes the metadata node; the next log does not.
-        log = await one.create_log("storm", ack=ack)
+        await one.create_log(
+            "first", write_path="chain"
+        )  # Takes the metadata node; the next log does not.
+        log = await one.create_log("storm", ack=ack, write_path="chain")
         logs = [log, await two.log("storm")]
         ledger, follower = Ledger(), Follower(logs[1])
         try:

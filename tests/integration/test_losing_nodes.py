@@ -23,7 +23,7 @@ def test_three_nodes_two_fail_and_return(make_cluster: MakeCluster) -> None:
     async def body(cluster: LocalCluster) -> None:
         noted = Noted()
         async with connected(cluster, noted=noted) as client:
-            log = await client.create_log("events")
+            log = await client.create_log("events", write_path="chain")
             ledger, follower = Ledger(), Follower(log)
             async with load_on([log], ledger, writers=16):
                 await ledger.grown_by(200)
@@ -52,8 +52,8 @@ def test_five_nodes_two_of_the_chain_fail_and_others_take_their_places(
 ) -> None:
     async def body(cluster: LocalCluster) -> None:
         async with connected(cluster) as client:
-            await client.create_log("other")
-            log = await client.create_log("events")
+            await client.create_log("other", write_path="chain")
+            log = await client.create_log("events", write_path="chain")
             chain = log.projection.chain
             ledger, follower = Ledger(), Follower(log)
             async with load_on([log], ledger, writers=16):

@@ -18,8 +18,8 @@ METADATA_NODE = 1
 def test_appends_and_reads_go_on_without_the_metadata_node(make_cluster: MakeCluster) -> None:
     async def body(cluster: LocalCluster) -> None:
         async with connected(cluster) as client:
-            await client.create_log("other")
-            log = await client.create_log("events")
+            await client.create_log("other", write_path="chain")
+            log = await client.create_log("events", write_path="chain")
             assert METADATA_NODE not in {*log.projection.chain, log.projection.sequencer}
             epoch = log.projection.epoch
             ledger, follower = Ledger(), Follower(log)
@@ -35,7 +35,7 @@ def test_appends_and_reads_go_on_without_the_metadata_node(make_cluster: MakeClu
                     assert [item async for item in reader] == [found]
                 await both_wait_for_the_repository(client, log, cluster.addresses[0])
                 await start(cluster, METADATA_NODE)
-                await client.create_log("another")
+                await client.create_log("another", write_path="chain")
                 await ledger.grown_by(200)
             _, end = await log.bounds()
             await follower.reach(end)
@@ -50,8 +50,8 @@ def test_a_change_that_waits_for_the_repository_is_made_when_it_returns(
 ) -> None:
     async def body(cluster: LocalCluster) -> None:
         async with connected(cluster) as client:
-            await client.create_log("other")
-            log = await client.create_log("events")
+            await client.create_log("other", write_path="chain")
+            log = await client.create_log("events", write_path="chain")
             await log.append(b"before")
             await kill(cluster, METADATA_NODE)
             await kill(cluster, log.projection.chain[-1])
@@ -75,7 +75,9 @@ def test_a_change_that_waits_for_the_repository_is_made_when_it_returns(
 async def both_wait_for_the_repository(client: Client, log: Log, address: str) -> None:
     """Whatever changes something cannot happen now, and says who is missing."""
     results = await asyncio.gather(
-        client.create_log("another"), log.seal(timeout_ms=7_000), return_exceptions=True
+        client.create_log("another", write_path="chain"),
+        log.seal(timeout_ms=7_000),
+        return_exceptions=True,
     )
     for result in results:
         assert isinstance(result, MetadataUnavailable), result

@@ -52,7 +52,7 @@ def test_unknown_pages_are_not_found(calm_cluster: LocalCluster) -> None:
 def test_every_log_line_is_an_event_in_json(make_cluster: MakeCluster) -> None:
     async def body(cluster: LocalCluster) -> None:
         async with connected(cluster) as client:
-            log = await client.create_log("events")
+            log = await client.create_log("events", write_path="chain")
             await log.append(b"one")
 
     cluster = make_cluster(3)
@@ -158,7 +158,8 @@ def test_a_node_that_is_alive_elsewhere(stopped: LocalCluster) -> None:
     stopped.start([2])
     text = (Path(stopped.node(2).folder) / "node.toml").read_text()
     data = str(Path(stopped.node(2).folder) / "data")
-    for address in (stopped.node(2).address, stopped.node(2).admin):
+    first = stopped.node(2)
+    for address in (first.address, first.admin, first.documents):
         text = text.replace(address, f"127.0.0.1:{free_ports(1)[0]}")
     twin = Path(stopped.node(2).folder) / "twin.toml"
     twin.write_text(text.replace(data, f"{data}-twin"))

@@ -12,7 +12,7 @@ def test_an_append_takes_four_round_trips_and_a_read_one(calm_cluster: LocalClus
     async def body() -> None:
         counters = TransportCounters()
         async with connected(calm_cluster, counters=counters) as client:
-            log = await client.create_log("round-trips", replication=3)
+            log = await client.create_log("round-trips", replication=3, write_path="chain")
             last = await log.append(b"warm")
             await log.get(last)
             before = counters.round_trips
@@ -33,7 +33,7 @@ def test_a_batch_costs_what_one_record_costs(calm_cluster: LocalCluster) -> None
     async def body() -> None:
         counters = TransportCounters()
         async with connected(calm_cluster, counters=counters) as client:
-            log = await client.create_log("round-trips-batch")
+            log = await client.create_log("round-trips-batch", write_path="chain")
             await log.append(b"warm")
             before = counters.round_trips
             appended = await log.append_many([b"%d" % number for number in range(1_000)])
@@ -47,7 +47,7 @@ def test_a_whole_log_is_read_without_asking_for_each_block(calm_cluster: LocalCl
     async def body() -> None:
         counters = TransportCounters()
         async with connected(calm_cluster, counters=counters) as client:
-            log = await client.create_log("round-trips-stream")
+            log = await client.create_log("round-trips-stream", write_path="chain")
             for number in range(50):
                 await log.append(b"%d" % number)
             before = counters.round_trips
@@ -58,6 +58,6 @@ def test_a_whole_log_is_read_without_asking_for_each_block(calm_cluster: LocalCl
             ]
             # Where it ends (2), who serves it (1), start (1); then blocks are pushed.
             assert counters.round_trips - before <= 4
-            assert reader.stream.bytes_received == reader.stream.bytes_delivered
+            assert reader.bytes_received == reader.bytes_delivered
 
     run(body())

@@ -83,7 +83,9 @@ def test_fewer_bytes_arrive_and_the_same_rows(
     async def body() -> None:
         counters = TransportCounters()
         async with connected(calm_cluster, counters=counters) as client:
-            log = await client.create_log(f"selected-{compression}", compression=compression)
+            log = await client.create_log(
+                f"selected-{compression}", compression=compression, write_path="chain"
+            )
             await log.append_table(rows())
             before = counters.bytes_in
             everything = await read(log, None)
@@ -110,7 +112,7 @@ def test_the_tail_is_killed_in_the_middle(
 ) -> None:
     async def body(cluster: LocalCluster) -> None:
         async with connected(cluster) as client:
-            log = await client.create_log("events", compression=compression)
+            log = await client.create_log("events", compression=compression, write_path="chain")
             for _ in range(4):
                 await log.append_table(rows())
             everything = await read(log, None)
@@ -131,7 +133,7 @@ def test_the_tail_is_killed_in_the_middle(
 def test_records_of_a_key_with_gaps_in_their_places(calm_cluster: LocalCluster) -> None:
     async def body() -> None:
         async with connected(calm_cluster) as client:
-            log = await client.create_log("selected-gaps")
+            log = await client.create_log("selected-gaps", write_path="chain")
             await log.append(b"one", key=b"a", headers=(("trace", b"1"),))
             await log.append(b"two", key=b"b")
             projection = log.projection
@@ -156,7 +158,7 @@ def test_a_reader_without_columns_watches_the_end(calm_cluster: LocalCluster) ->
     async def body() -> None:
         counters = TransportCounters()
         async with connected(calm_cluster, counters=counters) as client:
-            log = await client.create_log("selected-end", compression=False)
+            log = await client.create_log("selected-end", compression=False, write_path="chain")
             await log.append_table(rows(10))
             assert await log.readable_bounds() == (1, 11)
             async with log.reader(Lsn(11), None, select=Selection(columns=())) as watcher:
@@ -180,7 +182,7 @@ def test_a_reader_without_columns_watches_the_end(calm_cluster: LocalCluster) ->
 def test_the_readable_end_stops_before_a_hole(calm_cluster: LocalCluster) -> None:
     async def body() -> None:
         async with connected(calm_cluster) as client:
-            log = await client.create_log("selected-hole")
+            log = await client.create_log("selected-hole", write_path="chain")
             await log.append(b"one")
             projection = log.projection
             issue = Next(projection.log, projection.epoch, 1)
@@ -195,7 +197,7 @@ def test_the_readable_end_stops_before_a_hole(calm_cluster: LocalCluster) -> Non
 def test_pieces_weigh_what_the_log_holds(calm_cluster: LocalCluster) -> None:
     async def body() -> None:
         async with connected(calm_cluster) as client:
-            log = await client.create_log("selected-weights", compression=False)
+            log = await client.create_log("selected-weights", compression=False, write_path="chain")
             await log.append_table(rows())
             described = await client.ask_node(log.projection.tail, Describe(log.info.id), 3_000)
             assert isinstance(described, Described)
@@ -216,7 +218,7 @@ def test_pieces_weigh_what_the_log_holds(calm_cluster: LocalCluster) -> None:
 def test_what_cannot_be_selected_is_the_callers_error(calm_cluster: LocalCluster) -> None:
     async def body() -> None:
         async with connected(calm_cluster) as client:
-            log = await client.create_log("selected-wrong")
+            log = await client.create_log("selected-wrong", write_path="chain")
             await log.append(b"one", key=b"a")
             with pytest.raises(UsageError, match="no column colour; there are key, value"):
                 await log.read(select=Selection(columns=("colour",)))
@@ -235,7 +237,7 @@ def test_what_cannot_be_selected_is_the_callers_error(calm_cluster: LocalCluster
 def test_without_await(calm_cluster: LocalCluster) -> None:
     client = millrace.sync.connect(calm_cluster.addresses)
     try:
-        log = client.create_log("selected-sync")
+        log = client.create_log("selected-sync", write_path="chain")
         log.append_table(rows(1_000))
         select = Selection(columns=("key",), keys=(b"key-5",))
         with log.read(select=select) as reader:

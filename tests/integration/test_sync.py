@@ -19,7 +19,7 @@ PLAIN_SCRIPT = """
 import sys
 import millrace
 client = millrace.sync.connect(sys.argv[1])
-log = client.create_log("sync-script")
+log = client.create_log("sync-script", write_path="chain")
 print([log.append(b"%d" % number, key=b"k", headers=(("h", b"v"),)) for number in range(3)])
 with log.read() as reader:
     for record in reader:
@@ -32,7 +32,7 @@ import os, sys
 import millrace
 from millrace.errors import UsageError
 client = millrace.sync.connect(sys.argv[1])
-log = client.create_log("sync-fork")
+log = client.create_log("sync-fork", write_path="chain")
 log.append(b"parent before")
 child = os.fork()
 if child == 0:
@@ -83,7 +83,7 @@ def test_a_forked_child_connects_for_itself(calm_cluster: LocalCluster) -> None:
 def test_inside_a_running_loop(calm_cluster: LocalCluster) -> None:
     async def notebook_cell() -> list[bytes]:
         with millrace.sync.connect(calm_cluster.addresses) as client:
-            log = client.create_log("sync-notebook")
+            log = client.create_log("sync-notebook", write_path="chain")
             log.append(b"one")
             log.append_many([b"two", b"three"])
             with log.read() as reader:
@@ -94,7 +94,7 @@ def test_inside_a_running_loop(calm_cluster: LocalCluster) -> None:
 
 def test_many_threads_share_a_client(calm_cluster: LocalCluster) -> None:
     with millrace.sync.connect(calm_cluster.addresses) as client:
-        log = client.create_log("sync-threads")
+        log = client.create_log("sync-threads", write_path="chain")
         positions: dict[bytes, int] = {}
 
         def work(thread: int) -> None:
@@ -127,7 +127,7 @@ def test_tables_go_in_and_come_out(calm_cluster: LocalCluster) -> None:
         }
     )
     with millrace.sync.connect(calm_cluster.addresses) as client:
-        log = client.create_log("sync-tables")
+        log = client.create_log("sync-tables", write_path="chain")
         appended = log.append_table(table)
         assert sum(part.last - part.first + 1 for part in appended) == rows
         with log.read() as reader:
@@ -146,9 +146,9 @@ def test_tables_go_in_and_come_out(calm_cluster: LocalCluster) -> None:
 def test_the_rest_of_the_api(calm_cluster: LocalCluster) -> None:
     with millrace.sync.connect(calm_cluster.addresses) as client:
         assert client.name == calm_cluster.name
-        log = client.create_log("sync-rest")
+        log = client.create_log("sync-rest", write_path="chain")
         with pytest.raises(LogExists):
-            client.create_log("sync-rest")
+            client.create_log("sync-rest", write_path="chain")
         log.append_many([b"%d" % number for number in range(10)])
         assert log.peek() == 10
         assert log.bounds() == (1, 11)

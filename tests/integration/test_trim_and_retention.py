@@ -11,9 +11,10 @@ from millrace.client import Client, Log
 from millrace.errors import LogExists, LogSealed, PositionBeyondTail, PositionTrimmed, UnknownLog
 from millrace.limits import KIB
 from millrace.local import LocalCluster
-from millrace.types import Gap, GapKind, Lsn, Record
+from millrace.types import Gap, GapKind, Lsn, Record, WritePath
 from tests.support.clusters import assert_members_equal, connected, described_by, eventually, run
 from tests.support.load import Tape, read_all
+from tests.support.retention import forget_by_size
 
 SECOND_US = 1_000_000
 
@@ -21,7 +22,7 @@ SECOND_US = 1_000_000
 def test_trim_is_a_gap_to_readers_and_never_goes_back(calm_cluster: LocalCluster) -> None:
     async def body() -> None:
         async with connected(calm_cluster) as client:
-            log = await client.create_log("trim")
+            log = await client.create_log("trim", write_path="chain")
             for number in range(1, 21):
                 await log.append(b"%d" % number)
             assert await log.trim(11) == 11
@@ -48,16 +49,10 @@ def test_retention_by_size(calm_cluster: LocalCluster) -> None:
     async def body() -> None:
         async with connected(calm_cluster) as client:
             kept = 200 * KIB
-            log = await client.create_log("by-size", retention_bytes=kept, compression=False)
-            choices = random.Random(1)
-            for _ in range(50):
-                await log.append(choices.randbytes(20 * KIB))
-            size = await eventually(
-                lambda: bytes_of(client, log),
-                lambda size: size < kept + 60 * KIB,
-                what="retention by size",
+            log = await client.create_log(
+                "by-size", retention_bytes=kept, compression=False, write_path="chain"
             )
-            assert size >= kept
+            await forget_by_size(client, log, kept, bytes_of)
             start, end = await log.bounds()
             assert end == 51
             assert 35 < start < 45
@@ -73,7 +68,7 @@ def test_retention_by_size(calm_cluster: LocalCluster) -> None:
 def test_retention_by_age(calm_cluster: LocalCluster) -> None:
     async def body() -> None:
         async with connected(calm_cluster) as client:
-            log = await client.create_log("by-age", retention_ms=60_000)
+            log = await client.create_log("by-age", retention_ms=60_000, write_path="chain")
             now_us = time.time_ns() // 1000
             for number in range(10):
                 await log.append(b"old", timestamp_us=now_us - (100 - number) * SECOND_US)
@@ -88,7 +83,7 @@ def test_retention_by_age(calm_cluster: LocalCluster) -> None:
 def test_a_position_is_found_by_its_time(calm_cluster: LocalCluster) -> None:
     async def body() -> None:
         async with connected(calm_cluster) as client:
-            log = await client.create_log("by-time")
+            log = await client.create_log("by-time", write_path="chain")
             for number in range(1, 31):
                 await log.append(b"%d" % number, timestamp_us=(1_000 + number) * SECOND_US)
 
@@ -113,7 +108,7 @@ def test_a_position_is_found_by_its_time(calm_cluster: LocalCluster) -> None:
 def test_a_sealed_log_takes_no_more_and_stays_readable(calm_cluster: LocalCluster) -> None:
     async def body() -> None:
         async with connected(calm_cluster) as client, connected(calm_cluster) as other:
-            log = await client.create_log("sealed")
+            log = await client.create_log("sealed", write_path="chain")
             theirs = await other.log("sealed")
             values = [b"%d" % number for number in range(10)]
             await log.append_many(values)
@@ -129,7 +124,7 @@ def test_a_sealed_log_takes_no_more_and_stays_readable(calm_cluster: LocalCluste
 def test_deleting_a_log_frees_its_space(calm_cluster: LocalCluster) -> None:
     async def body() -> None:
         async with connected(calm_cluster) as client:
-            log = await client.create_log("deleted", compression=False)
+            log = await client.create_log("deleted", compression=False, write_path="chain")
             before = await used_bytes(client)
             choices = random.Random(2)
             await log.append_many([choices.randbytes(100 * KIB) for _ in range(60)])
@@ -143,7 +138,7 @@ def test_deleting_a_log_frees_its_space(calm_cluster: LocalCluster) -> None:
                 lambda used: all(u < f - 5 * KIB * KIB for u, f in zip(used, full, strict=True)),
                 what="the space of a deleted log",
             )
-            again = await client.create_log("deleted")
+            again = await client.create_log("deleted", write_path="chain")
             assert await again.append(b"first") == 1
 
     run(body())
@@ -165,14 +160,19 @@ def test_creations_that_lose_a_race_leave_nothing(calm_cluster: LocalCluster) ->
         async with contextlib.AsyncExitStack() as stack:
             clients = [await stack.enter_async_context(connected(calm_cluster)) for _ in range(3)]
             results = await asyncio.gather(
-                *(client.create_log("raced") for client in clients), return_exceptions=True
+                *(client.create_log("raced", write_path="chain") for client in clients),
+                return_exceptions=True,
             )
             made = [result for result in results if isinstance(result, Log)]
             assert len(made) == 1
             assert [type(result) for result in results].count(LogExists) == 2
             assert await made[0].append(b"first") == 1
             directory = clients[0].directory
-            named = {info.id for info in await directory.logs()}
-            assert {projection.log for projection in await directory.projections()} == named
+            chains = {
+                info.id
+                for info in await directory.logs()
+                if info.attributes.write_path is WritePath.CHAIN
+            }
+            assert {projection.log for projection in await directory.projections()} == chains
 
     run(body())

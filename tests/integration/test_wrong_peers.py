@@ -80,7 +80,7 @@ def test_a_client_asks_no_other_cluster_of_the_same_name(calm_cluster: LocalClus
 def test_no_copy_goes_to_another_node_at_the_address(calm_cluster: LocalCluster) -> None:
     async def body() -> None:
         async with connected(calm_cluster) as client:
-            log = await client.create_log("readdressed")
+            log = await client.create_log("readdressed", write_path="chain")
             await log.append(b"before")
             first, second, third = client.directory.addresses
             at = client.directory.addresses
@@ -119,7 +119,7 @@ def test_nodes_outlive_a_stranger_at_the_metadata_address(
             await eventually(
                 lambda: asyncio.wait_for(all_live(client), 10), what="all nodes are back"
             )
-            log = await client.create_log("after")
+            log = await client.create_log("after", write_path="chain")
             assert await log.append(b"here again") == 1
 
     async def all_live(client) -> bool:

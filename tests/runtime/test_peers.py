@@ -6,6 +6,7 @@ import socket
 import pytest
 
 from loopback import HELLO, Recorder, echo, pair, question, run
+from millrace.codec import frames
 from millrace.core.messages import Hello, Message, Peeked
 from millrace.errors import ConnectionLost, NoNodeReachable, NotConnected, Unavailable, WrongPeer
 from millrace.runtime.links import Links
@@ -145,7 +146,9 @@ class Answer:
 def test_what_is_meant_for_a_node_reaches_no_other_at_its_address() -> None:
     async def body() -> None:
         server = Recorder()
-        listener = await listen("127.0.0.1", 0, Hello(1, "mill/a1", NodeId(3)), server)
+        listener = await listen(
+            "127.0.0.1", 0, Hello(frames.PROTOCOL_VERSION, "mill/a1", NodeId(3)), server
+        )
         links = Links(HELLO)
         address = listener.address
         for _ in range(2):  # Dialled for it; then there already.
@@ -171,16 +174,16 @@ def test_who_learns_its_cluster_leaves_the_others() -> None:
     async def body() -> None:
         counters = TransportCounters()
         ours, theirs = Recorder(), Recorder()
-        here = await listen("127.0.0.1", 0, Hello(1, "mill/a1"), ours)
-        there = await listen("127.0.0.1", 0, Hello(1, "mill/b2"), theirs)
-        peers = Peers(Hello(1), Recorder(), counters=counters)
+        here = await listen("127.0.0.1", 0, Hello(frames.PROTOCOL_VERSION, "mill/a1"), ours)
+        there = await listen("127.0.0.1", 0, Hello(frames.PROTOCOL_VERSION, "mill/b2"), theirs)
+        peers = Peers(Hello(frames.PROTOCOL_VERSION), Recorder(), counters=counters)
         for listener in (here, there):
             await peers.session(listener.address)
-        late = Peers(Hello(1), Recorder())
+        late = Peers(Hello(frames.PROTOCOL_VERSION), Recorder())
         dialling = asyncio.create_task(late.session(there.address))
         await asyncio.sleep(0)
         for knowing in (peers, late):
-            knowing.introduce(Hello(1, "mill/a1"))
+            knowing.introduce(Hello(frames.PROTOCOL_VERSION, "mill/a1"))
         assert peers.open_session(there.address) is None
         assert await peers.ask(here.address, echo(1), 2_000) == Peeked(1)
         for waiting in (peers.session(there.address), dialling):

@@ -193,6 +193,17 @@ def test_a_paused_receiver_gives_signs_of_life_and_holds_nobody_else_dead() -> N
     run(body)
 
 
+def test_who_waits_for_each_answer_never_waits_for_another_turn() -> None:
+    async def body() -> None:
+        async with pair() as both:
+            for number in range(1, 5):
+                asked = both.session.ask(echo(number), 1_000)
+                assert both.session.send_buffer_bytes == 0, "it has left"
+                await asked
+
+    run(body)
+
+
 def test_the_first_message_of_a_turn_leaves_at_once_and_the_others_together() -> None:
     async def body() -> None:
         async with pair() as both:

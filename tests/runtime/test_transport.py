@@ -16,6 +16,7 @@ from loopback import (
     run,
     write_of,
 )
+from millrace.codec import frames
 from millrace.core.messages import Blocks, Hello, Message, Peeked, Refusal, Refused, Written
 from millrace.errors import (
     AddressInUse,
@@ -190,19 +191,19 @@ def test_a_stopping_listener_says_goodbye_to_all() -> None:
 
 
 MISMATCHES = {
-    "version": (Hello(2, "mill"), "version"),
-    "cluster": (Hello(1, "other"), "cluster 'mill'|cluster 'other'"),
+    "version": (Hello(frames.PROTOCOL_VERSION + 1, "mill"), "version"),
+    "cluster": (Hello(frames.PROTOCOL_VERSION, "other"), "cluster 'mill'|cluster 'other'"),
 }
 
 
 def test_clusters_of_one_name_are_told_apart_by_their_id() -> None:
-    mill = Hello(1, cluster_mark("mill", "a1"))
+    mill = Hello(frames.PROTOCOL_VERSION, cluster_mark("mill", "a1"))
     assert mill.cluster == "mill/a1"
     for fits in ("", "mill", "mill/a1"):
-        assert mismatch(mill, Hello(1, fits)) is None
-        assert mismatch(Hello(1, fits), mill) is None
+        assert mismatch(mill, Hello(frames.PROTOCOL_VERSION, fits)) is None
+        assert mismatch(Hello(frames.PROTOCOL_VERSION, fits), mill) is None
     for differs in ("mile", "mill/b2", "mile/a1"):
-        refusal = mismatch(mill, Hello(1, differs))
+        refusal = mismatch(mill, Hello(frames.PROTOCOL_VERSION, differs))
         assert refusal is not None and refusal[0] is CloseReason.WRONG_CLUSTER
 
 
@@ -229,7 +230,9 @@ def test_a_mismatch_is_clear_on_both_sides(hello: Hello, reason: str) -> None:
 def test_a_client_that_does_not_know_its_cluster_is_welcome() -> None:
     async def body() -> None:
         async with pair() as both:
-            session = await dial(both.listener.address, Hello(1), Recorder(), 2_000)
+            session = await dial(
+                both.listener.address, Hello(frames.PROTOCOL_VERSION), Recorder(), 2_000
+            )
             assert session.peer.cluster == "mill"
             session.close()
             await session.wait_closed()

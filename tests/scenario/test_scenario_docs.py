@@ -7,6 +7,8 @@ import pytest
 
 from millrace.scenario import MACHINES, run_text
 from millrace.scenario.chain_machine import CLIENT_ACTIONS
+from millrace.scenario.commit_machine import ACTIONS, CHANGES
+from millrace.scenario.commit_speech import SHAPES as COMMIT_SHAPES
 from millrace.scenario.speech import SHAPES
 
 PAGE = Path(__file__).parents[2] / "docs" / "scenarios.md"
@@ -15,8 +17,10 @@ EXAMPLES = re.findall(r"```scenario\n(.*?)```", TEXT, re.DOTALL)
 
 
 def usages() -> list[tuple[str, str]]:
-    known = [("message", shape.usage) for shape in SHAPES]
+    known = [("message", shape.usage) for shape in (*SHAPES, *COMMIT_SHAPES)]
     known += [("client", action) for action in CLIENT_ACTIONS]
+    known += [("operator", action) for action in ACTIONS]
+    known += [("tamper", change) for change in CHANGES]
     for name, make in MACHINES.items():
         machine = make()
         known += [(name, setting.usage) for setting in machine.settings()]

@@ -113,6 +113,105 @@ BAD = {
         "[begin] append VALUE",
     ),
     "idle client": ("machine chain\n\nclient A step\n----\n", "scenario:3", "is doing nothing"),
+    "no such stream": (
+        "machine commit-log\n\nappend x stream 9\n----\n",
+        "scenario:3",
+        "there is no stream 9",
+    ),
+    "bad report": (
+        "machine commit-log\n\nreport SN1 1(v1)\n----\n",
+        "scenario:3",
+        "expected a report",
+    ),
+    "bad commits": (
+        "machine commit-log\n\nsend SN1 commit version 1 high 1 streams 1(x)\n----\n",
+        "scenario:3",
+        "expected COMMITS",
+    ),
+    "bad context": (
+        "machine commit-log\n\nsend SN1 sync-init 1 [1,2) from SN2 context (v1,1,1,1)\n----\n",
+        "scenario:3",
+        "expected CONTEXT",
+    ),
+    "bad flag": (
+        "machine commit-log\n\nsend SN1 sync-range [1,2) complete maybe\n----\n",
+        "scenario:3",
+        "expected yes|no",
+    ),
+    "unknown operation": (
+        "machine commit-log\n\noperator jump\n----\n",
+        "scenario:3",
+        "join NODE [stream N]",
+    ),
+    "tampering with a node that is up": (
+        "machine commit-log\n\ntamper SN1 context none\n----\n",
+        "scenario:3",
+        "crash it first",
+    ),
+    "unknown tampering": (
+        "machine commit-log\n\ncrash SN1\ntamper SN1 lose 5\n----\n",
+        "scenario:4",
+        "lose [FIRST,END)",
+    ),
+    "no such server": ("machine documents\nservers A\n\nflush B\n----\n", "scenario:4", "known: A"),
+    "a server that is gone": (
+        "machine documents\nservers A\n\ncrash A\nflush A\n----\n",
+        "scenario:5",
+        "A is gone",
+    ),
+    "restart of a server that is up": (
+        "machine documents\nservers A\n\nrestart A\n----\n",
+        "scenario:4",
+        "crash it first",
+    ),
+    "changes at a replica": (
+        "machine documents\nservers A\n\nset A k\n----\n",
+        "scenario:4",
+        "takes no changes",
+    ),
+    "a stream that is not open": (
+        "machine documents\nservers A,B\n\npromote A 1\nconnect B A\ndeliver B\n----\n",
+        "scenario:6",
+        "let it proceed",
+    ),
+    "a replica that follows nobody": (
+        "machine documents\nservers A\n\nproceed A\n----\n",
+        "scenario:4",
+        "connect it first",
+    ),
+    "bad failover log": (
+        "machine failover-log\n\nmaster cafe@0,dead@5\n----\n",
+        "scenario:3",
+        "expected a log",
+    ),
+    "no failover id": ("machine failover-log\n\nbegin 0 at 1\n----\n", "scenario:3", "an id"),
+    "client without its place": (
+        "machine failover-log\n\nclient none seen 1\n----\n",
+        "scenario:3",
+        "snapshot SEQ seen SEQ",
+    ),
+    "finish of nothing": ("machine barriers\n\nfinish\n----\n", "scenario:3", "begin first"),
+    "bad snapshot": (
+        "machine change-stream\nbegins replica\n\narrive (5,3] k@4\n----\n",
+        "scenario:4",
+        "a snapshot such as",
+    ),
+    "change outside its snapshot": (
+        "machine change-stream\nbegins replica\n\narrive (0,3] k@4\n----\n",
+        "scenario:4",
+        "beyond the snapshot",
+    ),
+    "unknown flag": ("machine change-stream\n\nrequest backwards\n----\n", "scenario:3", "[FLAG"),
+    "an id that was used": (
+        "machine change-stream\n\npromote cafebabe\n----\n",
+        "scenario:3",
+        "names the history before",
+    ),
+    "no such partition": (
+        "machine change-stream\n\nflush partition 3\n----\n",
+        "scenario:3",
+        "there is no partition 3",
+    ),
     "busy client": (
         "machine chain\n\nclient A begin append x\nclient A append y\n----\n",
         "scenario:4",

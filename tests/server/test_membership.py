@@ -7,7 +7,7 @@ import pytest
 from millrace.errors import BadConfiguration
 from millrace.meta import keys
 from millrace.meta.memory import MemoryRepository
-from millrace.server.membership import Membership
+from millrace.server.membership import Membership, Settle
 from millrace.types import NodeId, NodeInfo, Role
 from tests.support.clusters import eventually, run
 
@@ -15,9 +15,13 @@ NODE = NodeId(1)
 TTL_MS = 600
 
 
-def member(repository: MemoryRepository, instance: str) -> Membership:
+async def nothing() -> None:
+    pass
+
+
+def member(repository: MemoryRepository, instance: str, settle: Settle = nothing) -> Membership:
     info = NodeInfo(NODE, "host:1", "", (Role.STORAGE,), "", instance)
-    return Membership(repository, info, TTL_MS)
+    return Membership(repository, info, TTL_MS, settle)
 
 
 async def alive(repository: MemoryRepository) -> str | None:
@@ -56,6 +60,45 @@ def test_a_paused_node_does_not_take_the_place_of_its_replacement() -> None:
         await paused.set_full(True)
         assert await alive(repository) == "second"
         keeping.cancel()
+        await repository.close()
+
+    run(body(), 20)
+
+
+def test_what_a_node_must_say_of_itself_is_said_before_it_appears() -> None:
+    async def body() -> None:
+        repository = MemoryRepository()
+        seen: list[tuple[str | None, str | None]] = []
+
+        async def settle() -> None:
+            former = keys.NODES.find(await repository.get(keys.NODES.key(NODE)))
+            seen.append((await alive(repository), None if former is None else former.instance))
+
+        for instance in ("first", "second"):
+            node = member(repository, instance, settle)
+            await node.register()
+            await node.leave()
+        assert seen == [(None, None), (None, "first")]
+        await repository.close()
+
+    run(body(), 20)
+
+
+def test_a_node_that_was_away_says_it_again() -> None:
+    async def body() -> None:
+        repository = MemoryRepository()
+        settled: list[str | None] = []
+
+        async def settle() -> None:
+            settled.append(await alive(repository))
+
+        node = member(repository, "first", settle)
+        await node.register()
+        await repository.revoke(node.lease)
+        keeping = asyncio.create_task(node.keep())
+        await eventually(lambda: alive(repository), what="the node's return")
+        keeping.cancel()
+        assert settled == [None, None]
         await repository.close()
 
     run(body(), 20)

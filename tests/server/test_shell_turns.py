@@ -21,6 +21,7 @@ from millrace.types import (
     GapKind,
     LogId,
     Lsn,
+    Placement,
     Selection,
     Token,
 )
@@ -42,7 +43,7 @@ class Turns:
         self.store = MemoryStore()
         self.store.set_fence(LOG, Fence(ONE, NO_TOKEN, m.Standing.MEMBER))
         for at in range(BLOCKS):
-            self.store.put(_block(1 + at * RECORDS), (), Ack.DISK)
+            self.store.put(_block(1 + at * RECORDS), Placement(()), Ack.DISK)
         self.store.flush()
         self.shell = NodeShell(self.store, self, lambda order: None)
 

@@ -9,7 +9,7 @@ from millrace.sim.disk import Disk
 from millrace.sim.schedule import Schedule
 from millrace.sim.store import SimulatedStore
 from millrace.store.contract import StoreFailed
-from millrace.types import Ack, Block
+from millrace.types import Ack, Block, Placement
 from tests.conformance.store_suite import OpenRig, StoreSuite
 
 
@@ -57,6 +57,6 @@ def test_a_crash_may_keep_what_was_not_acknowledged(
         disk = Disk(1_000_000)
         store = SimulatedStore(disk, Schedule().after, Random(seed), 500)
         for first in (1, 2, 3):
-            store.put(make_block(first), (), Ack.DISK)
+            store.put(make_block(first), Placement(()), Ack.DISK)
         kept.add(store.crash(Random(seed)))
     assert kept == {0, 1, 2, 3}

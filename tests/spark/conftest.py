@@ -23,7 +23,13 @@ def client(calm_cluster: LocalCluster) -> Iterator[sync.SyncClient]:
 @pytest.fixture
 def log(client: sync.SyncClient) -> sync.SyncLog:
     """Empty, and this test's own."""
-    return client.create_log(f"log-{secrets.token_hex(4)}", compression=False)
+    return client.create_log(f"log-{secrets.token_hex(4)}", compression=False, write_path="chain")
+
+
+@pytest.fixture
+def bucket(client: sync.SyncClient) -> sync.SyncBucket:
+    """Empty, and this test's own."""
+    return client.create_bucket(f"bucket-{secrets.token_hex(4)}", partitions=8, replicas=1)
 
 
 @pytest.fixture(scope="module")

@@ -118,6 +118,23 @@ def test_each_log_has_its_own_lag_and_its_share_of_the_rate() -> None:
     assert (status.name, status.batch, status.batch_s) == ("copy", 3, 0.25)
 
 
+def test_records_are_counted_where_positions_do_not_tell() -> None:
+    """Of a sequenced log: the batch ends at e1n101, and the log at e2n21."""
+    tracker = LagTracker()
+    old, new = 1 << 32, 2 << 32
+    start, end = offset(clicks=old + 1, orders=1), offset(clicks=old + 101, orders=301)
+    latest = offset(clicks=new + 21, orders=301)
+    latest["logs"]["clicks"] |= {"taken": 100, "waiting": 20}
+    latest["logs"]["orders"] |= {"taken": 300, "waiting": 0}
+    tracker.take(batch(0, start, end, latest, rows_per_s=80.0))
+    assert [(log.name, log.rows_per_s, log.lag_records) for log in only(tracker, 2).logs] == [
+        ("clicks", 20.0, 20),
+        ("orders", 60.0, 0),
+    ]
+    tracker.idle("run")
+    assert log_of(tracker, 3).lag_records == 0
+
+
 def test_the_first_batch_has_the_rate_of_its_processing() -> None:
     document = batch(0, None, offset(clicks=100), offset(clicks=100))
     document["sources"][0]["processedRowsPerSecond"] = 30.0

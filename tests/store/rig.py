@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from millrace.limits import TAIL_BUFFER_BYTES, UNSYNCED_BYTES_MAX
+from millrace.limits import RUNS_HELD_MAX, TAIL_BUFFER_BYTES, UNSYNCED_BYTES_MAX
 from millrace.store.contract import StoreFailed
 from millrace.store.lmdb_store import LmdbStore, open_store
 from millrace.types import Ack, Block, LogId, NodeId
@@ -26,6 +26,7 @@ class LmdbRig:
         map_bytes: int,
         tail_bytes: int = TAIL_BUFFER_BYTES,
         unsynced_bytes_max: int = UNSYNCED_BYTES_MAX,
+        runs_held_max: int = RUNS_HELD_MAX,
     ) -> None:
         self.path = path
         self.calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -35,6 +36,7 @@ class LmdbRig:
         self._map_bytes = map_bytes
         self._tail_bytes = tail_bytes
         self._unsynced_bytes_max = unsynced_bytes_max
+        self._runs_held_max = runs_held_max
         self.store = self.open()
 
     def open(self) -> LmdbStore:
@@ -47,6 +49,7 @@ class LmdbRig:
             map_bytes=self._map_bytes,
             tail_bytes=self._tail_bytes,
             unsynced_bytes_max=self._unsynced_bytes_max,
+            runs_held_max=self._runs_held_max,
             on_dirty=self.dirty.append,
         )
 

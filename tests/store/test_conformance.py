@@ -13,8 +13,8 @@ class TestLmdbStore(StoreSuite):
 
 
 class TestLmdbStoreWithoutTailBuffer(StoreSuite):
-    """Every committed block is evicted at once, so reads merge memory and disk."""
+    """Every committed block or run is evicted at once, so reads merge memory and disk."""
 
     @pytest.fixture
     def open_rig(self, open_rig: Callable[..., LmdbRig]) -> OpenRig:
-        return lambda room_bytes: open_rig(room_bytes, tail_bytes=0)
+        return lambda room_bytes: open_rig(room_bytes, tail_bytes=0, runs_held_max=1)

@@ -10,7 +10,7 @@ from millrace.codec.blocks import junk
 from millrace.core.messages import Refusal, Standing
 from millrace.limits import KIB, MIB
 from millrace.types import Ack, EntryKind, Lsn
-from tests.conformance.store_suite import COPYSET, LOG, MEMBER, OTHER, held, known, make_block
+from tests.conformance.store_suite import LOG, MEMBER, OTHER, PLACEMENT, held, known, make_block
 from tests.store.rig import REPOSITORY, LmdbRig
 
 OpenRig = Callable[..., LmdbRig]
@@ -31,7 +31,7 @@ def fill_and_trim(path: Path) -> None:
     first = 1
     for _ in range(3):
         while True:
-            rig.store.put(make_block(first, size=300 * KIB), COPYSET, Ack.DISK)
+            rig.store.put(make_block(first, size=300 * KIB), PLACEMENT, Ack.DISK)
             failure = rig.settle()
             if failure is not None:
                 break
@@ -62,9 +62,9 @@ def test_a_file_size_limit(tmp_path: Path) -> None:
 def test_the_owner_hears_of_a_log_that_became_dirty(open_rig: OpenRig) -> None:
     rig = open_rig(16 * MIB)
     rig.store.set_fence(LOG, MEMBER)
-    rig.store.put(make_block(1), COPYSET, Ack.MEMORY)
+    rig.store.put(make_block(1), PLACEMENT, Ack.MEMORY)
     rig.settle(Ack.MEMORY)
-    rig.store.put(make_block(2, size=15 * MIB), COPYSET, Ack.MEMORY)
+    rig.store.put(make_block(2, size=15 * MIB), PLACEMENT, Ack.MEMORY)
     rig.run_until(lambda: rig.dirty == [LOG])
     assert known(rig.store).fence.standing is Standing.DIRTY
 
@@ -72,11 +72,11 @@ def test_the_owner_hears_of_a_log_that_became_dirty(open_rig: OpenRig) -> None:
 def test_a_commit_that_meets_a_full_disk_loses_blocks_only(open_rig: OpenRig) -> None:
     """The room was there when looked at and is gone when written to; it comes back."""
     rig = open_rig(64 * MIB)
-    rig.store.put(make_block(1), COPYSET, Ack.DISK)
+    rig.store.put(make_block(1), PLACEMENT, Ack.DISK)
     rig.settle()
     with rig.failing_writes("/dev/full"):
-        rig.store.put(make_block(2, size=100 * KIB), COPYSET, Ack.DISK)
-        rig.store.put(make_block(4), COPYSET, Ack.DISK)
+        rig.store.put(make_block(2, size=100 * KIB), PLACEMENT, Ack.DISK)
+        rig.store.put(make_block(4), PLACEMENT, Ack.DISK)
         failure = rig.settle()
     assert failure is not None
     assert failure.reason is Refusal.DISK_FULL
@@ -87,7 +87,7 @@ def test_a_commit_that_meets_a_full_disk_loses_blocks_only(open_rig: OpenRig) ->
     assert (known(rig.store).end, known(rig.store).sparse) == (2, [])
     rig.crash()
     assert known(rig.store).fence == MEMBER
-    rig.store.put(make_block(2), COPYSET, Ack.DISK)
+    rig.store.put(make_block(2), PLACEMENT, Ack.DISK)
     assert rig.settle() is None
 
 
@@ -96,16 +96,16 @@ def test_a_full_store_still_takes_junk(open_rig: OpenRig) -> None:
     rig = open_rig(8 * MIB)
     first = 1
     while True:
-        rig.store.put(make_block(first, size=300 * KIB), COPYSET, Ack.DISK)
+        rig.store.put(make_block(first, size=300 * KIB), PLACEMENT, Ack.DISK)
         if rig.settle() is not None:
             break
         first += 1
     assert rig.store.usage().is_full
     for _ in range(100):
-        rig.store.put(junk(LOG, Lsn(first), 1, EntryKind.HOLE), COPYSET, Ack.DISK)
+        rig.store.put(junk(LOG, Lsn(first), 1, EntryKind.HOLE), PLACEMENT, Ack.DISK)
         assert rig.settle() is None
         first += 1
-    rig.store.put(make_block(first, size=300 * KIB), COPYSET, Ack.DISK)
+    rig.store.put(make_block(first, size=300 * KIB), PLACEMENT, Ack.DISK)
     assert rig.settle() is not None
     rig.store.trim(LOG, Lsn(first))
     assert rig.settle() is None

@@ -9,7 +9,7 @@ from millrace.limits import COMMIT_BYTES_MAX, COMMIT_WAIT_BYTES, MIB, RECLAIM_BL
 from millrace.store.changes import Writing
 from millrace.store.contract import StoreFailed
 from millrace.types import Ack, LogId, Lsn
-from tests.conformance.store_suite import COPYSET, LOG, MEMBER, OTHER, held, known, make_block
+from tests.conformance.store_suite import LOG, MEMBER, OTHER, PLACEMENT, held, known, make_block
 from tests.store.rig import WAIT_S, LmdbRig
 
 OpenRig = Callable[..., LmdbRig]
@@ -20,7 +20,7 @@ def test_many_barriers_share_few_commits(open_rig: OpenRig) -> None:
     answers: list[StoreFailed | None] = []
     before = rig.store.commits
     for first in range(1, 1001):
-        rig.store.put(make_block(first), COPYSET, Ack.DISK)
+        rig.store.put(make_block(first), PLACEMENT, Ack.DISK)
         rig.store.barrier(Ack.DISK, answers.append)
     rig.run_until(lambda: len(answers) == 1000)
     assert answers == [None] * 1000
@@ -31,7 +31,7 @@ def test_many_barriers_share_few_commits(open_rig: OpenRig) -> None:
 def test_outcomes_come_in_one_call_per_commit(open_rig: OpenRig) -> None:
     rig = open_rig(256 * MIB)
     for first in range(1, 301):
-        rig.store.put(make_block(first), COPYSET, Ack.DISK)
+        rig.store.put(make_block(first), PLACEMENT, Ack.DISK)
         rig.store.barrier(Ack.DISK, lambda failure: None)
     rig.store.close()
     assert rig.calls.qsize() <= rig.store.commits
@@ -39,12 +39,12 @@ def test_outcomes_come_in_one_call_per_commit(open_rig: OpenRig) -> None:
 
 def test_a_memory_barrier_does_not_wait_for_the_disk(open_rig: OpenRig) -> None:
     rig = open_rig(256 * MIB)
-    rig.store.put(make_block(1), COPYSET, Ack.MEMORY)
+    rig.store.put(make_block(1), PLACEMENT, Ack.MEMORY)
     rig.settle(Ack.MEMORY)  # The first one marks the log, on disk.
     commits = rig.store.commits
     assert commits > 0
     for first in range(2, 40):
-        rig.store.put(make_block(first), COPYSET, Ack.MEMORY)
+        rig.store.put(make_block(first), PLACEMENT, Ack.MEMORY)
         rig.settle(Ack.MEMORY)
     assert rig.store.commits <= commits + 2
     rig.run_until(lambda: rig.store.unsynced_bytes == 0)  # They become durable by themselves.
@@ -55,24 +55,24 @@ def test_a_memory_barrier_does_not_wait_for_the_disk(open_rig: OpenRig) -> None:
 def test_a_memory_barrier_waits_for_what_was_put_for_the_disk(open_rig: OpenRig) -> None:
     rig = open_rig(256 * MIB)
     for first in (1, 2):
-        rig.store.put(make_block(first), COPYSET, Ack.DISK)
+        rig.store.put(make_block(first), PLACEMENT, Ack.DISK)
         rig.settle(Ack.MEMORY)
         assert rig.store.unsynced_bytes == 0
 
 
 def test_a_disk_barrier_cuts_the_wait_short(open_rig: OpenRig) -> None:
     rig = open_rig(256 * MIB)
-    rig.store.put(make_block(1), COPYSET, Ack.MEMORY)
+    rig.store.put(make_block(1), PLACEMENT, Ack.MEMORY)
     rig.settle()
-    rig.store.put(make_block(2), COPYSET, Ack.MEMORY)
-    rig.store.put(make_block(1, log=OTHER), COPYSET, Ack.DISK)
+    rig.store.put(make_block(2), PLACEMENT, Ack.MEMORY)
+    rig.store.put(make_block(1, log=OTHER), PLACEMENT, Ack.DISK)
     assert rig.settle() is None
     assert rig.store.unsynced_bytes == 0
 
 
 def test_enough_bytes_cut_the_wait_short(open_rig: OpenRig) -> None:
     rig = open_rig(256 * MIB)
-    rig.store.put(make_block(1, size=COMMIT_WAIT_BYTES), COPYSET, Ack.MEMORY)
+    rig.store.put(make_block(1, size=COMMIT_WAIT_BYTES), PLACEMENT, Ack.MEMORY)
     rig.run_until(lambda: rig.store.unsynced_bytes == 0)
     assert rig.store.commits > 0
 
@@ -80,7 +80,7 @@ def test_enough_bytes_cut_the_wait_short(open_rig: OpenRig) -> None:
 def test_unsynced_bytes_make_the_store_busy(open_rig: OpenRig) -> None:
     rig = open_rig(256 * MIB, unsynced_bytes_max=1000)
     seen = [rig.store.is_busy]
-    rig.store.put(make_block(1, size=1000), COPYSET, Ack.DISK)
+    rig.store.put(make_block(1, size=1000), PLACEMENT, Ack.DISK)
     seen.append(rig.store.is_busy)
     rig.settle()
     seen.append(rig.store.is_busy)
@@ -91,7 +91,7 @@ def test_close_makes_everything_durable_and_answers(open_rig: OpenRig) -> None:
     rig = open_rig(256 * MIB)
     answers: list[StoreFailed | None] = []
     for first in range(1, 100):
-        rig.store.put(make_block(first), COPYSET, Ack.MEMORY)
+        rig.store.put(make_block(first), PLACEMENT, Ack.MEMORY)
     rig.store.barrier(Ack.DISK, answers.append)
     rig.store.barrier(Ack.MEMORY, answers.append)
     rig.reopen()
@@ -103,7 +103,7 @@ def test_a_closed_loop_does_not_lose_answers(open_rig: OpenRig) -> None:
     rig = open_rig(256 * MIB)
     rig.is_loop_closed.set()
     answers: list[StoreFailed | None] = []
-    rig.store.put(make_block(1), COPYSET, Ack.DISK)
+    rig.store.put(make_block(1), PLACEMENT, Ack.DISK)
     rig.store.barrier(Ack.DISK, answers.append)
     assert rig.is_call_refused.wait(WAIT_S)
     rig.store.close()
@@ -114,7 +114,7 @@ def test_a_commit_takes_a_bounded_part_of_the_queue(open_rig: OpenRig) -> None:
     rig = open_rig(256 * MIB)
     answers: list[StoreFailed | None] = []
     for first in range(1, 13):
-        rig.store.put(make_block(first, size=8 * MIB), COPYSET, Ack.DISK)
+        rig.store.put(make_block(first, size=8 * MIB), PLACEMENT, Ack.DISK)
         rig.store.barrier(Ack.DISK, answers.append)
     rig.run_until(lambda: len(answers) == 12)
     assert rig.store.commits >= 12 * 8 * MIB // (COMMIT_BYTES_MAX + 8 * MIB)
@@ -125,10 +125,10 @@ def test_a_commit_takes_a_bounded_part_of_the_queue(open_rig: OpenRig) -> None:
 def test_a_store_that_cannot_be_read_either_shows_nothing(open_rig: OpenRig) -> None:
     """A meta page that cannot be written leaves LMDB unusable until it is opened again."""
     rig = open_rig(64 * MIB)
-    rig.store.put(make_block(1), COPYSET, Ack.DISK)
+    rig.store.put(make_block(1), PLACEMENT, Ack.DISK)
     rig.settle()
     with rig.failing_writes("/dev/null", only_meta=True):
-        rig.store.put(make_block(2), COPYSET, Ack.DISK)
+        rig.store.put(make_block(2), PLACEMENT, Ack.DISK)
         failure = rig.settle()
     assert failure is not None
     assert failure.reason is Refusal.UNAVAILABLE
@@ -143,10 +143,10 @@ def test_a_failed_disk_ends_all_writing(open_rig: OpenRig) -> None:
     rig = open_rig(64 * MIB)
     rig.store.set_fence(LOG, MEMBER)
     for first in range(1, 6):
-        rig.store.put(make_block(first), COPYSET, Ack.DISK)
+        rig.store.put(make_block(first), PLACEMENT, Ack.DISK)
     rig.settle()
     with rig.failing_writes("/dev/null"):  # Opened for reading: writing to it is an error.
-        rig.store.put(make_block(6), COPYSET, Ack.DISK)
+        rig.store.put(make_block(6), PLACEMENT, Ack.DISK)
         rig.store.trim(LOG, make_block(3).first)
         failure = rig.settle()
     assert failure is not None
@@ -154,14 +154,14 @@ def test_a_failed_disk_ends_all_writing(open_rig: OpenRig) -> None:
     assert "restart the node" in failure.detail
     assert rig.store.unsynced_bytes == 0
     assert (known(rig.store).trim_end, held(rig.store)) == (1, [1, 2, 3, 4, 5])
-    rig.store.put(make_block(6), COPYSET, Ack.DISK)
+    rig.store.put(make_block(6), PLACEMENT, Ack.DISK)
     rig.store.set_fence(LogId(99), MEMBER)
     assert rig.settle() == failure
     assert rig.settle(Ack.MEMORY) == failure
     assert held(rig.store) == [1, 2, 3, 4, 5]
     rig.reopen()
     assert held(rig.store) == [1, 2, 3, 4, 5]
-    rig.store.put(make_block(6), COPYSET, Ack.DISK)
+    rig.store.put(make_block(6), PLACEMENT, Ack.DISK)
     assert rig.settle() is None
 
 
@@ -170,21 +170,21 @@ def test_any_error_of_the_commit_thread_ends_all_writing(
 ) -> None:
     """Also one that neither LMDB nor the disk made: whoever waits must hear of it."""
     rig = open_rig(64 * MIB)
-    rig.store.put(make_block(1), COPYSET, Ack.DISK)
+    rig.store.put(make_block(1), PLACEMENT, Ack.DISK)
     rig.settle()
 
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("injected")
 
     monkeypatch.setattr(Writing, "apply", broken)
-    rig.store.put(make_block(2), COPYSET, Ack.DISK)
+    rig.store.put(make_block(2), PLACEMENT, Ack.DISK)
     failure = rig.settle()
     assert failure is not None
     assert failure.reason is Refusal.UNAVAILABLE
     assert "RuntimeError: injected" in failure.detail
     assert rig.store.failure == failure
     monkeypatch.undo()
-    rig.store.put(make_block(2), COPYSET, Ack.DISK)
+    rig.store.put(make_block(2), PLACEMENT, Ack.DISK)
     assert rig.settle() == failure
     assert held(rig.store) == [1]
     rig.reopen()
@@ -197,7 +197,7 @@ def test_an_error_while_space_is_reclaimed_ends_all_writing_too(
     rig = open_rig(64 * MIB)
     blocks = RECLAIM_BLOCKS_MAX + 10
     for first in range(1, blocks + 1):
-        rig.store.put(make_block(first), COPYSET, Ack.DISK)
+        rig.store.put(make_block(first), PLACEMENT, Ack.DISK)
     rig.settle()
     reclaim = Writing.reclaim
     calls: list[int] = []

@@ -9,7 +9,7 @@ from millrace.errors import CorruptBlock
 from millrace.limits import KIB, MIB, SCANS_OUTSTANDING_MAX
 from millrace.store.layout import block_key
 from millrace.types import Ack, Block, Lsn
-from tests.conformance.store_suite import COPYSET, LOG, held, known, make_block
+from tests.conformance.store_suite import LOG, PLACEMENT, held, known, make_block
 from tests.store.rig import LmdbRig
 
 OpenRig = Callable[..., LmdbRig]
@@ -18,7 +18,7 @@ OpenRig = Callable[..., LmdbRig]
 def filled(open_rig: OpenRig, count: int, size: int = 10 * KIB) -> LmdbRig:
     rig = open_rig(256 * MIB)
     for first in range(1, count + 1):
-        rig.store.put(make_block(first, size=size), COPYSET, Ack.DISK)
+        rig.store.put(make_block(first, size=size), PLACEMENT, Ack.DISK)
     rig.settle()
     return rig
 
@@ -40,7 +40,7 @@ def test_stored_blocks_lie_in_the_map_until_released(open_rig: OpenRig) -> None:
     rig.store.trim(LOG, Lsn(6))
     rig.settle()
     for first in range(6, 20):
-        rig.store.put(make_block(first, size=10 * KIB), COPYSET, Ack.DISK)
+        rig.store.put(make_block(first, size=10 * KIB), PLACEMENT, Ack.DISK)
         rig.settle()
     expected = [bytes(make_block(first, size=10 * KIB).data) for first in range(1, 6)]
     assert [bytes(block.data) for block in scan.blocks] == expected
@@ -76,7 +76,7 @@ def test_a_scan_goes_on_from_disk_into_memory(open_rig: OpenRig) -> None:
     rig = filled(open_rig, 5)
     rig.reopen()
     for first in range(6, 9):
-        rig.store.put(make_block(first, size=10 * KIB), COPYSET, Ack.DISK)
+        rig.store.put(make_block(first, size=10 * KIB), PLACEMENT, Ack.DISK)
     scan = rig.store.scan(LOG, Lsn(4), Lsn(8), MIB)
     assert [block.first for block in scan.blocks] == [4, 5, 6, 7]
     scan.release()
@@ -96,7 +96,7 @@ def test_a_block_under_the_wrong_key_is_not_served(open_rig: OpenRig) -> None:
 def test_the_tail_buffer_keeps_its_bound(open_rig: OpenRig) -> None:
     rig = open_rig(256 * MIB, tail_bytes=MIB)
     for first in range(1, 200):
-        rig.store.put(make_block(first, size=100 * KIB), COPYSET, Ack.DISK)
+        rig.store.put(make_block(first, size=100 * KIB), PLACEMENT, Ack.DISK)
         if first % 10 == 0:
             rig.settle()
             assert rig.store.tail_bytes <= MIB
@@ -157,7 +157,7 @@ def _mutate(rig: LmdbRig, model: Model, choices: random.Random) -> None:
             if model.is_free(first, last):
                 size = choices.choice([10, 500, 6_000])
                 block = make_block(first, last - first + 1, size=size)
-                rig.store.put(block, COPYSET, choices.choice(list(Ack)))
+                rig.store.put(block, PLACEMENT, choices.choice(list(Ack)))
                 model.blocks[first] = block
         case "trim":
             end = choices.randrange(model.trim_end, top + 3)

@@ -7,7 +7,7 @@ import pytest
 
 from millrace.limits import KIB, MIB, RECLAIM_BLOCKS_MAX
 from millrace.types import Ack, LogId, Lsn
-from tests.conformance.store_suite import COPYSET, LOG, held, known, make_block
+from tests.conformance.store_suite import LOG, PLACEMENT, held, known, make_block
 from tests.store.rig import LmdbRig
 
 OpenRig = Callable[..., LmdbRig]
@@ -15,7 +15,7 @@ OpenRig = Callable[..., LmdbRig]
 
 def put_many(rig: LmdbRig, count: int, log: LogId = LOG) -> None:
     for first in range(1, count + 1):
-        rig.store.put(make_block(first, log=log, size=10), COPYSET, Ack.DISK)
+        rig.store.put(make_block(first, log=log, size=10), PLACEMENT, Ack.DISK)
     assert rig.settle() is None
 
 
@@ -24,7 +24,7 @@ def test_a_sliding_window_does_not_grow_the_file(open_rig: OpenRig) -> None:
     pages: list[int] = []
     for first in range(1, 401):
         size = (64 + first * 37 % 200) * KIB
-        rig.store.put(make_block(first, size=size), COPYSET, Ack.DISK)
+        rig.store.put(make_block(first, size=size), PLACEMENT, Ack.DISK)
         if first > 40:
             rig.store.trim(LOG, Lsn(first - 40))
         rig.settle()

@@ -13,7 +13,7 @@ from millrace.core.messages import Standing
 from millrace.limits import MIB
 from millrace.store.contract import StoreFailed
 from millrace.types import Ack, Epoch, LogId, Lsn, Token
-from tests.conformance.store_suite import COPYSET, LOG, OTHER, make_block
+from tests.conformance.store_suite import LOG, OTHER, PLACEMENT, make_block
 from tests.store.rig import LmdbRig
 
 MAP_BYTES = 256 * MIB
@@ -40,7 +40,7 @@ def write_for_ever(rig: LmdbRig) -> None:
         state = store.state(log)
         assert state is not None
         first = state.end
-        store.put(make_block(first, log=log, size=size_at(first)), COPYSET, ack)
+        store.put(make_block(first, log=log, size=size_at(first)), PLACEMENT, ack)
         store.barrier(ack, lambda failure, log=log, first=first: report(log, first, failure))  # type: ignore[misc]
         if number % 10 == 0:
             store.trim(log, Lsn(max(1, first - KEPT_POSITIONS)))

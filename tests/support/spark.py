@@ -35,6 +35,13 @@ LOG_CHARS_SHOWN = 3_000
 MARK = "MILLRACE_TEST_SPARK"  # In the environment of every process of a cluster.
 # Little code runs long here: compile it quickly, and share two cores with many others.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# What a driver in this process asks of a standalone cluster; tasks find the functions of tests.
+WORKERS = {
+    "spark.executor.memory": "640m",
+    "spark.executor.extraJavaOptions": QUICK_JAVA,
+    "spark.executorEnv.PYTHONPATH": str(ROOT),
+    "spark.sql.shuffle.partitions": "2",
+}
 # Runs a program in a group of its own and kills the whole group when standard input ends.
 WATCHED = ("sh", "-c", '"$@" & cat > /dev/null; kill -9 0', "sh")
 
@@ -60,13 +67,13 @@ def quick_settings(folder: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def local_session(master: str = "local[2,3]") -> Iterator[SparkSession]:
+def driver_session(master: str, **more: str) -> Iterator[SparkSession]:
     """A session in this process; its Java is gone afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="spark-"))
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("XDG_CACHE_HOME", _cache())
-            session = millrace.spark.session("tests", master, **quick_settings(folder))
+            session = millrace.spark.session("tests", master, **quick_settings(folder), **more)
         try:
             yield session
         finally:
@@ -77,10 +84,15 @@ def local_session(master: str = "local[2,3]") -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """The session of this test process.  Tasks are tried three times, as on a cluster."""
-    with local_session() as session:
-        yield session
+def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+    """The session of this test process, where `--spark` says.  Tasks are tried more than once."""
+    if request.config.getoption("--spark") == "local":
+        with driver_session("local[2,3]") as session:
+            yield session
+    else:
+        with standalone_cluster() as cluster, driver_session(cluster.master, **WORKERS) as session:
+            wait_for_executors(session, 2)
+            yield session
 
 
 def driver_env(**more: str) -> dict[str, str]:
@@ -131,9 +143,11 @@ class StandaloneCluster:
         port, web_port = self._master_ports
         self._start("master.Master", "--port", port, "--webui-port", web_port)
         soon(lambda: self.alive_workers() is not None, what="a master", timeout_s=START_TIMEOUT_S)
-        for _ in range(self._size):
+        for number in range(self._size):
             size = ("--cores", str(self._cores), "--memory", "1g")
-            self._start("worker.Worker", "--webui-port", "0", *size, self.master)
+            # A second copy of a task is started on another host than the first, or not at all.
+            host = f"127.0.0.{number + 1}"
+            self._start("worker.Worker", "--webui-port", "0", *size, self.master, host=host)
         soon(
             self.alive_workers,
             lambda alive: alive == self._size,
@@ -149,6 +163,12 @@ class StandaloneCluster:
         except (OSError, HTTPException, ValueError):
             return None
 
+    def applications(self) -> list[str]:
+        """The names of those that run or have run on it."""
+        with urlopen(self._web, timeout=5) as response:
+            told = json.load(response)
+        return [each["name"] for each in (*told["activeapps"], *told["completedapps"])]
+
     def daemon_logs(self) -> str:
         """The ends of what the daemons and executors wrote."""
         files = sorted((*self.folder.glob("*.log"), *self.folder.glob("work/*/*/std*")))
@@ -163,7 +183,7 @@ class StandaloneCluster:
             daemon.wait(STOP_TIMEOUT_S)
         soon(lambda: not processes_of(self.folder), what="the end of all processes of the cluster")
 
-    def _start(self, kind: str, *arguments: str) -> None:
+    def _start(self, kind: str, *arguments: str, host: str = "127.0.0.1") -> None:
         env = driver_env(
             SPARK_DAEMON_MEMORY="256m",
             SPARK_DAEMON_JAVA_OPTS=QUICK_JAVA,
@@ -172,7 +192,7 @@ class StandaloneCluster:
             **{MARK: str(self.folder)},
         )
         program = Path(env["SPARK_HOME"], "bin", "spark-class")
-        command = (*WATCHED, str(program), f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1")
+        command = (*WATCHED, str(program), f"org.apache.spark.deploy.{kind}", "--host", host)
         log = self.folder / f"{len(self._daemons)}-{kind}.log"
         with log.open("wb") as output:
             self._daemons.append(

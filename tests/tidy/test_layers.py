@@ -9,10 +9,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "millrace"
 
-WORDS = {"types", "limits", "errors", "config"}
+WORDS = {"types", "limits", "errors", "config", "lsn"}
 CORE = WORDS | {"core"}
 MAY_IMPORT = {
     "types": set(),
+    "lsn": {"types"},
     "limits": set(),
     "errors": set(),
     "config": WORDS,

@@ -1,4 +1,4 @@
-"""The Typer application: global options, and a sub-application for every noun."""
+"""The Typer application: global options, a sub-application for every noun, and `failover`."""
 
 import os
 import sys
@@ -7,7 +7,31 @@ from typing import Annotated, Any, Final
 import typer
 
 import millrace
-from millrace.cli import bench, cluster, dev, log, log_records, node, scenario, sim
+from millrace.cli import (
+    bench,
+    bucket,
+    changes,
+    cluster,
+    cluster_nodes,
+    dev,
+    failover,
+    kv,
+    log,
+    log_create,
+    log_records,
+    log_set,
+    log_verify,
+    node,
+    partition,
+    pipeline,
+    pipeline_run,
+    reader,
+    rebalance,
+    scenario,
+    sim,
+    stream,
+    verify_backup,
+)
 from millrace.cli.main import FAILED, WRONG
 from millrace.cli.output import Format
 from millrace.cli.quantities import show_duration
@@ -15,14 +39,37 @@ from millrace.cli.session import CLUSTER_VARIABLE, TIMEOUT_MS, Session, duration
 
 app = typer.Typer(
     name="millrace",
-    help="Millrace: a replicated log.  `millrace dev up` starts a cluster on this machine.",
+    cls=pipeline_run.RootGroup,
+    help="Millrace: replicated logs and documents.  `millrace dev up` starts a cluster here.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
+log_create.register(log.app)
+log_set.register(log.app)
 log_records.register(log.app)
-for noun in (dev, log, cluster, node, bench, sim, scenario):
+log_verify.register(log.app)
+cluster_nodes.register(cluster.app)
+for noun in (
+    dev,
+    log,
+    stream,
+    reader,
+    bucket,
+    kv,
+    partition,
+    changes,
+    rebalance,
+    pipeline,
+    cluster,
+    node,
+    bench,
+    sim,
+    scenario,
+):
     app.add_typer(noun.app)
+failover.register(app)
+verify_backup.register(app)
 
 # Whatever is wrong with a command line is a kind of the error that BadParameter is a kind of.
 # Its own name is not public in every version of Typer.

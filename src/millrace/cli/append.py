@@ -10,19 +10,21 @@ line and a fast one in large blocks, in order.
 import asyncio
 import sys
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from millrace.cli.output import Output
 from millrace.cli.quantities import parse_moment_us
+from millrace.cli.records import positions_json, show_range
+from millrace.cli.session import to_bytes
 from millrace.cli.stdin_lines import StdinLines
 from millrace.client import Log, UnknownAppend
 from millrace.codec.drafts import HeaderPairs
 from millrace.core.append import Appended
 from millrace.errors import OutcomeUnknown, UsageError
 from millrace.limits import BLOCK_BYTES_TARGET, BLOCK_RECORDS_MAX
-from millrace.types import Ack
+from millrace.types import Ack, WritePath
 
 BLOCKS_AT_ONCE: Final = 8
 
@@ -53,11 +55,6 @@ class Stamp(msgspec.Struct, frozen=True):
         return cls(None if key is None else to_bytes(key), pairs, moment)
 
 
-def to_bytes(text: str) -> bytes:
-    """An argument as it was typed, also when it is not UTF-8."""
-    return text.encode(errors="surrogateescape")
-
-
 class Appending:
     """One command's appends, and what has been acknowledged of them."""
 
@@ -77,6 +74,9 @@ class Appending:
         self._records_max = min(batch or BLOCK_RECORDS_MAX, BLOCK_RECORDS_MAX)
         self._timeout_ms = timeout_ms
         self._ranges: list[Appended] = []
+        is_commit = log.info.attributes.write_path is WritePath.COMMIT
+        # What one command appends keeps its order.
+        self._stream = log.streams.next_stream() if is_commit else None
 
     async def append(self, values: list[bytes]) -> None:
         blocks = list(_blocks(values, self._records_max, self._stamp.size))
@@ -92,8 +92,12 @@ class Appending:
         """Keeps I1 for JSON, which is one object for the whole command."""
         if self.output.is_json:
             count = sum(each.last - each.first + 1 for each in self._ranges)
-            document = {"log": self._log.name, "records": count, "ranges": self._ranges}
-            self.output.json(document)
+            ranges = [self._range_json(each) for each in self._ranges]
+            self.output.json({"log": self._log.name, "records": count, "ranges": ranges})
+
+    def _range_json(self, each: Appended) -> dict[str, Any]:
+        text = positions_json(each.first, each.last, self._log.show)
+        return {"first": each.first, "last": each.last, **text}
 
     async def _append_block(self, values: list[bytes]) -> Appended:
         stamp = self._stamp
@@ -105,6 +109,7 @@ class Appending:
                 headers=[stamp.headers] * len(values) if stamp.headers else None,
                 ack=self._ack,
                 timeout_ms=self._timeout_ms,
+                stream=self._stream,
             )
         except UnknownAppend as unknown:
             return await self._settle(unknown)
@@ -127,8 +132,7 @@ class Appending:
             self._ranges = _merged([*self._ranges, *merged])
             return
         for each in merged:
-            is_one = each.first == each.last
-            self.output.line(str(each.first) if is_one else f"{each.first}..{each.last}")
+            self.output.line(show_range(each.first, each.last, self._log.show))
         sys.stdout.flush()
 
 

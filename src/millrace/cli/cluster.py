@@ -5,10 +5,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from millrace.cli import health
+from millrace.cli.cluster_nodes import show_rebuilds
 from millrace.cli.output import Cell, Output, Tone
 from millrace.cli.quantities import show_duration, show_size
+from millrace.cli.records import show_time
 from millrace.cli.session import FormatOption, Session, run_async, session_of
 from millrace.errors import Unavailable
+from millrace.types import AuthoritativeStatus
 
 if TYPE_CHECKING:
     from millrace.client.cluster import ClusterStatus, NodeStatus
@@ -61,6 +64,7 @@ def _show(output: Output, status: "ClusterStatus", verdict: health.Health) -> No
         ("node", "state", "address", "location", "disk", "logs", "up"),
         [node_row(node, status) for node in status.nodes],
     )
+    show_rebuilds(output, status.statuses)
 
 
 def _show_findings(output: Output, verdict: health.Health) -> None:
@@ -87,10 +91,36 @@ def node_row(node: "NodeStatus", status: "ClusterStatus") -> list[str | int | Ce
 
 
 def state_of(node: "NodeStatus", status: "ClusterStatus") -> Cell:
+    if health.is_drained_and_stopped(node, status):
+        return Cell("drained, stopped", Tone.FAINT)
     if not node.is_live:
-        return Cell("dead", Tone.BAD)
+        return Cell(f"dead, {_dead_words(node, status)}", Tone.BAD)
+    words = _status_words(node, status)
     if node.description is None:
-        return Cell("silent", Tone.BAD)
+        return Cell(", ".join(["silent", *words]), Tone.BAD)
     if node.description.is_full:
-        return Cell("full", Tone.BAD)
-    return Cell("live, keeper" if status.keeper == node.info.id else "live", Tone.GOOD)
+        return Cell(", ".join(["full", *words]), Tone.BAD)
+    duties = ["keeper"] if status.keeper == node.info.id else []
+    return Cell(", ".join(["live", *duties, *words]), Tone.WARNING if words else Tone.GOOD)
+
+
+def _dead_words(node: "NodeStatus", status: "ClusterStatus") -> str:
+    """Its status even if it is the usual one: it does not change at once when a node dies, and
+    until it does nobody makes its copies anew."""
+    standing = status.statuses.get(node.info.id)
+    if standing is None:
+        return AuthoritativeStatus.FULLY_AUTHORITATIVE.value
+    entry = standing.entry
+    word = "draining" if entry.is_draining and entry.rebuild else entry.status.value
+    if entry.status is AuthoritativeStatus.FULLY_AUTHORITATIVE:
+        return word
+    return f"{word} since {show_time(entry.since_ms * 1000)}"
+
+
+def _status_words(node: "NodeStatus", status: "ClusterStatus") -> list[str]:
+    """Nothing of a node that holds all it should and takes more."""
+    standing = status.statuses.get(node.info.id)
+    if standing is None or not standing.entry.is_disabled:
+        return []
+    is_leaving = standing.entry.is_draining and bool(standing.entry.rebuild)
+    return ["draining" if is_leaving else standing.entry.status.value]

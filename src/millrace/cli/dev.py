@@ -130,6 +130,21 @@ def start(context: typer.Context, numbers: NumbersArgument, folder: FolderOption
         output.say(f"node {number} started")
 
 
+@app.command("add-node")
+def add_node(
+    context: typer.Context,
+    folder: FolderOption = None,
+    location: Annotated[str, typer.Option("--location", help="region.dc.cluster.row.rack.")] = "",
+) -> None:
+    """Add a node to the cluster and start it.  Logs that use all nodes move to it by themselves."""
+    output = session_of(context).output()
+    with _opened(folder) as cluster:
+        node = cluster.add_node(location)
+        cluster.check_startable([node.id])
+        cluster.start([node.id], output.say)
+    output.say(f"node {node.id} serves at {node.address}", Tone.GOOD)
+
+
 @app.command()
 def status(
     context: typer.Context, folder: FolderOption = None, format: FormatOption = None
@@ -146,6 +161,7 @@ def status(
                 "pid": node.pid if running[node.id] else None,
                 "address": node.address,
                 "admin": node.admin,
+                "documents": node.documents,
                 "folder": node.folder,
             }
             for node in cluster.nodes
@@ -154,13 +170,14 @@ def status(
         return
     up_cell, down_cell = Cell("running", Tone.GOOD), Cell("stopped", Tone.BAD)
     output.table(
-        ("node", "state", "pid", "address", "admin", "log file"),
+        ("node", "state", "pid", "address", "documents", "admin", "log file"),
         [
             (
                 node.id,
                 up_cell if running[node.id] else down_cell,
                 node.pid if running[node.id] else "–",
                 node.address,
+                node.documents or "any",
                 node.admin,
                 f"{node.folder}/node.log",
             )
@@ -215,6 +232,13 @@ def _make(
         place, nodes, etcd=etcd, locations=locations, first_port=FIRST_PORT
     )
     _start_or_remove(cluster, session.output().say)
+    if not cluster.addresses[0].endswith(f":{FIRST_PORT}"):
+        listening = ", ".join(f"node {node.id} on {node.address}" for node in cluster.nodes)
+        session.output().say(
+            f"somebody has the usual ports from {FIRST_PORT} on, so this cluster has others: "
+            f"{listening}; `millrace dev status` shows them",
+            Tone.WARNING,
+        )
     return cluster
 
 
@@ -253,6 +277,7 @@ def _announce(session: Session, cluster: LocalCluster, place: Path) -> None:
     output.line(",".join(cluster.addresses))
     output.say(f"{len(cluster.nodes)} nodes serve; their folder is {place}", Tone.GOOD)
     if place == dev_folder():
-        output.say("next: `millrace log create events`, `millrace log append events hello`")
+        output.say("next: `millrace log create events`, `millrace log append events hello`,")
+        output.say("or: `millrace bucket create users`, `millrace kv set users ann hello`")
     else:
         output.say("next: set MILLRACE_CLUSTER to that line, then `millrace log create events`")

@@ -11,7 +11,7 @@ from millrace.types import Role
 CHOSEN: Final[dict[str, Any]] = {
     "node.id": 1,
     "node.data": "millrace-1",
-    "node.roles": (Role.STORAGE, Role.SEQUENCER, Role.METADATA),
+    "node.roles": (Role.STORAGE, Role.SEQUENCER, Role.DOCUMENTS, Role.METADATA),
 }
 
 

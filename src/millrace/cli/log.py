@@ -1,133 +1,77 @@
-"""`millrace log`: make, list, describe, trim, seal and remove logs.
+"""`millrace log`: list, describe, trim, seal and remove logs.
 
-Appending and reading are in `log_records.py`.
+Making them is in `log_create.py`, appending and reading in `log_records.py`, how they look in
+`log_info.py`.
 """
 
-import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
-from millrace.cli.output import Cell, Output, Tone, confirm
-from millrace.cli.quantities import show_duration, show_size
+from millrace.cli.output import confirm
 from millrace.cli.session import (
     FormatOption,
     Session,
     YesOption,
-    duration_ms,
+    position,
     run_async,
     session_of,
-    size_bytes,
 )
 from millrace.errors import PositionBeyondTail
-from millrace.types import Ack, LogAttributes, LogInfo, WritePath
+from millrace.lsn import epoch_of
+from millrace.types import LogInfo, Lsn
 
 if TYPE_CHECKING:
-    from millrace.client import LogDescription
-    from millrace.core.projection import Projection
+    from millrace.client.any_description import AnyDescription
+    from millrace.client.log_standing import LogStanding
 
 app = typer.Typer(name="log", help="Make, fill, read and look after logs.", no_args_is_help=True)
 
-_UNTOLD = "–"  # Whoever knows does not answer.
-
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The log.")]
-
-
-@app.command()
-def create(
-    context: typer.Context,
-    name: NameArgument,
-    copies: Annotated[int, typer.Option("--copies", help="How many nodes hold each record.")] = 3,
-    write_path: Annotated[
-        WritePath, typer.Option("--write-path", help="Who orders and copies: chain, so far.")
-    ] = WritePath.CHAIN,
-    ack: Annotated[
-        Ack,
-        typer.Option(
-            "--ack", help="Acknowledge when each copy is on disk, or in memory: disk or memory."
-        ),
-    ] = Ack.DISK,
-    retention: Annotated[
-        int | None,
-        typer.Option(
-            "--retention",
-            parser=duration_ms,
-            metavar="DURATION",
-            help="Forget records older than this, e.g. 7d.",
-        ),
-    ] = None,
-    retention_bytes: Annotated[
-        int | None,
-        typer.Option(
-            "--retention-bytes",
-            parser=size_bytes,
-            metavar="SIZE",
-            help="Forget the oldest records beyond this size, e.g. 10GiB.",
-        ),
-    ] = None,
-    compression: Annotated[
-        bool, typer.Option("--compression/--no-compression", help="Compress blocks with zstd.")
-    ] = True,
-    format: FormatOption = None,
-) -> None:
-    """Make a log."""
-    session = session_of(context)
-
-    async def work() -> tuple[LogInfo, "Projection"]:
-        async with session.connected() as client:
-            log = await client.create_log(
-                name,
-                replication=copies,
-                write_path=write_path,
-                ack=ack,
-                compression=compression,
-                retention_ms=retention,
-                retention_bytes=retention_bytes,
-            )
-            return log.info, log.projection
-
-    info, projection = run_async(work())
-    output = session.output(format)
-    if output.is_json:
-        output.json({"info": info, "projection": projection})
-    else:
-        output.say(f"log {name} made: nodes {show_chain(projection.chain)}", Tone.GOOD)
 
 
 @app.command("ls")
 def list_logs(context: typer.Context, format: FormatOption = None) -> None:
     """List the logs."""
+    from millrace.cli.log_info import HEADINGS, listed_json, row
+    from millrace.cli.redundancy import Presence
+
     session = session_of(context)
 
-    async def work() -> tuple[list[LogInfo], dict[int, "Projection"]]:
+    async def work() -> "tuple[list[LogInfo], dict[int, LogStanding], Presence]":
         async with session.connected() as client:
             logs = await session.within(client.logs())
+            live = (await session.within(client.directory.view())).live
+            presence = Presence(live, await session.within(client.directory.statuses()))
             projections = await session.within(client.directory.projections())
-            return logs, {projection.log: projection for projection in projections}
+            epochs = await session.within(client.sequenced())
+            commits = await session.within(client.directory.commits())
+            standings: list[LogStanding] = [*projections, *epochs, *commits]
+            return logs, {each.log: each for each in standings}, presence
 
-    logs, projections = run_async(work())
+    logs, standings, presence = run_async(work())
     logs.sort(key=lambda info: info.name)
     output = session.output(format)
     if output.is_json:
-        output.json([{"info": info, "projection": projections.get(info.id)} for info in logs])
+        output.json([listed_json(info, standings.get(info.id), presence) for info in logs])
     elif logs:
-        output.table(
-            ("log", "copies", "nodes", "epoch", "state", "retention", "age"),
-            [_row(info, projections.get(info.id)) for info in logs],
-        )
+        output.table(HEADINGS, [row(info, standings.get(info.id), presence) for info in logs])
     else:
         output.say("no logs yet; `millrace log create NAME` makes one")
 
 
 @app.command()
 def info(context: typer.Context, name: NameArgument, format: FormatOption = None) -> None:
-    """Show a log: where it begins and ends, its chain, what each node holds.
+    """Show a log: where it begins and ends, who writes it, what each node holds.
 
-    Only looks: a node that does not answer is shown so, and stays in the chain.
+    Only looks: a node that does not answer is shown so, and nothing is done about it.
     """
+    from millrace.cli.log_info import described_json, show_log
+
     session = session_of(context)
 
-    async def work() -> "LogDescription":
+    async def work() -> "AnyDescription":
         async with session.connected() as client:
             log = await session.within(client.log(name))
             return await log.describe(timeout_ms=session.timeout_ms)
@@ -135,9 +79,9 @@ def info(context: typer.Context, name: NameArgument, format: FormatOption = None
     description = run_async(work())
     output = session.output(format)
     if output.is_json:
-        output.json(description)
+        output.json(described_json(description))
     else:
-        show(output, description)
+        show_log(output, description)
 
 
 @app.command()
@@ -148,8 +92,10 @@ def trim(
         str,
         typer.Option(
             "--before",
+            parser=position,
             metavar="POSITION",
-            help="Forget what lies below: 47, -1000 (the last 1000 stay), @2026-08-21T10:00, end.",
+            help="Forget what lies below: 47 or e7n42, -1000 (the last 1000 stay), "
+            "@2026-08-21T10:00, end.",
         ),
     ],
     dry_run: Annotated[
@@ -160,17 +106,17 @@ def trim(
 ) -> None:
     """Forget the oldest records of a log, for ever."""
     session = session_of(context)
-    point, start = run_async(_trim_point(session, name, before))
-    records = max(point - start, 0)
+    plan = run_async(_plan_trim(session, name, before))
     if not dry_run:
-        confirm(f"Forget {records} records of log {name}, up to {point - 1}?", yes=yes)
-        point = run_async(_trim(session, name, point))
+        confirm(f"Forget {plan.what} of log {name}, up to {plan.shown_last}?", yes=yes)
+        run_async(_trim(session, name, plan.point))
     output = session.output(format)
     if output.is_json:
-        output.json({"log": name, "trim_end": point, "records": records, "is_done": not dry_run})
+        told = {"log": name, "trim_end": plan.point, "records": plan.records}
+        output.json({**told, "is_done": not dry_run, **plan.text_form})
     else:
         verbs = ("would forget", "would begin") if dry_run else ("forgot", "begins")
-        output.say(f"{verbs[0]} {records} records; log {name} {verbs[1]} at {point}")
+        output.say(f"{verbs[0]} {plan.what}; log {name} {verbs[1]} at {plan.shown}")
 
 
 @app.command()
@@ -203,95 +149,40 @@ def remove(context: typer.Context, name: NameArgument, yes: YesOption = False) -
     session.output().say(f"log {name} is deleted")
 
 
-async def _trim_point(session: Session, name: str, before: str) -> tuple[int, int]:
+class _TrimPlan(msgspec.Struct, frozen=True):
+    """What a trim would do."""
+
+    point: Lsn
+    shown: str  # The point as people write it.
+    shown_last: str  # The last position that is forgotten.
+    records: int | None  # None: the range spans epochs, whose ends nobody has looked up.
+
+    @property
+    def what(self) -> str:
+        return "records" if self.records is None else f"{self.records} records"
+
+    @property
+    def text_form(self) -> dict[str, str]:
+        """Beside the number, where the two differ."""
+        return {} if self.shown == str(self.point) else {"position": self.shown}
+
+
+async def _plan_trim(session: Session, name: str, before: str) -> _TrimPlan:
     async with session.connected() as client:
         log = await session.within(client.log(name))
         start, end = await session.within(log.bounds())
-        point = await session.within(log.resolve(before))
+        point = max(await session.within(log.resolve(before)), start)
         if point > end:
             raise PositionBeyondTail(
-                f"cannot trim log {name!r} before {point}: its next position is {end}"
+                f"cannot trim log {name!r} before {log.show(point)}: "
+                f"its next position is {log.show(end)}"
             )
-        return point, start
+        is_known = not log.is_sequenced or epoch_of(start) == epoch_of(point)
+        records = max(point - start, 0) if is_known else None
+        return _TrimPlan(point, log.show(point), log.show(Lsn(point - 1)), records)
 
 
-async def _trim(session: Session, name: str, point: int) -> int:
+async def _trim(session: Session, name: str, point: Lsn) -> Lsn:
     async with session.connected() as client:
         log = await session.within(client.log(name))
         return await log.trim(point, timeout_ms=session.timeout_ms)
-
-
-# -- Showing ----------------------------------------------------------------------------------
-
-
-def show_chain(chain: tuple[int, ...]) -> str:
-    return "→".join(map(str, chain))
-
-
-def _copies(projection: "Projection") -> str:
-    return f"{len(projection.chain)} of {projection.replication} copies"
-
-
-def _row(info: LogInfo, projection: "Projection | None") -> list[str | int | Cell]:
-    attributes = info.attributes
-    age = show_duration(max(int(time.time() * 1000) - info.created_ms, 0))
-    tail: list[str | int | Cell] = [_retention(attributes), age]
-    if projection is None:
-        return [info.name, attributes.replication, "–", "–", "being deleted", *tail]
-    nodes = show_chain(projection.chain)
-    state = _state(projection)
-    return [info.name, attributes.replication, nodes, projection.epoch, state, *tail]
-
-
-def _state(projection: "Projection") -> Cell:
-    if not projection.is_redundant:
-        return Cell("no redundancy", Tone.BAD)
-    if projection.is_degraded:
-        return Cell("degraded", Tone.WARNING)
-    return Cell("sealed", Tone.FAINT) if projection.is_sealed else Cell("ok", Tone.GOOD)
-
-
-def _retention(attributes: LogAttributes) -> str:
-    limits = []
-    if attributes.retention_ms is not None:
-        limits.append(show_duration(attributes.retention_ms))
-    if attributes.retention_bytes is not None:
-        limits.append(show_size(attributes.retention_bytes))
-    return ", ".join(limits) or "all"
-
-
-def show(output: Output, description: "LogDescription") -> None:
-    info, projection = description.info, description.projection
-    attributes = info.attributes
-    start, end, issued = description.trim_end, description.readable_end, description.issued_last
-    records = _UNTOLD if start is None or end is None else max(end - start, 0)
-    facts: list[tuple[str, Any]] = [
-        ("state", _state(projection)),
-        ("records", records),
-        ("begins at", _UNTOLD if start is None else start),
-        ("next position", _UNTOLD if end is None else end),
-        ("last issued", _UNTOLD if issued is None else issued),
-        ("epoch", f"{projection.epoch}, since {projection.reason.value}"),
-        ("nodes", f"{show_chain(projection.chain)} ({_copies(projection)})"),
-        ("sequencer", f"node {projection.sequencer}"),
-        ("write path", attributes.write_path.value),
-        ("acknowledged", "on disk" if attributes.ack is Ack.DISK else "in memory"),
-        ("retention", _retention(attributes)),
-        ("compression", "yes" if attributes.compression else "no"),
-        ("number", info.id),
-    ]
-    output.table(("log", info.name), facts)
-    output.line("")
-    output.table(
-        ("node", "standing", "epoch", "holds", "blocks", "size"),
-        [_member_row(node, description) for node in projection.chain],
-    )
-
-
-def _member_row(node: int, description: "LogDescription") -> list[str | int | Cell]:
-    member = description.members.get(node)
-    if member is None:
-        return [node, Cell("no answer", Tone.BAD), "–", "–", "–", "–"]
-    holds = f"{member.trim_end}..{member.contiguous_end - 1}" if member.blocks else "nothing"
-    size = show_size(member.bytes)
-    return [node, member.standing.value, member.epoch, holds, member.blocks, size]

@@ -4,26 +4,34 @@ Registered on the application of `log.py`.
 """
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from millrace.cli.log import NameArgument
 from millrace.cli.output import Cell, Output, Tone
-from millrace.cli.records import Renderer, json_of, renderer_of, show_gap
-from millrace.cli.session import FormatOption, Session, run_async, session_of
-from millrace.errors import TimedOut, UsageError
-from millrace.types import Ack, Gap
+from millrace.cli.records import Renderer, Show, json_of, json_of_gap, renderer_of, show_gap
+from millrace.cli.session import (
+    FormatOption,
+    Session,
+    position,
+    run_async,
+    session_of,
+    to_bytes,
+)
+from millrace.cli.waiting import take
+from millrace.errors import UsageError
+from millrace.types import Ack, Gap, Lsn
 
 if TYPE_CHECKING:
     from millrace.cli.copies import Copy
     from millrace.client import Log, Reader
     from millrace.core.read_stream import Deliver
-    from millrace.types import Lsn, Record
+    from millrace.types import Record
 
 RECORDS_MAX = 1 << 62
-LOOK_MS = 500  # How often a log that brings nothing is looked at: is it sealed?
 
+COPIES_HELP = "Ask every node of the log, and compare; of commit logs `log verify` does."
 RecordFormatOption = Annotated[
     str,
     typer.Option(
@@ -76,7 +84,7 @@ def append(
     format: FormatOption = None,
 ) -> None:
     """Append records; print their positions as they are acknowledged."""
-    from millrace.cli.append import Appending, Stamp, append_lines, to_bytes
+    from millrace.cli.append import Appending, Stamp, append_lines
 
     session = session_of(context)
     stamp = Stamp.parse(key, header or [], timestamp)
@@ -104,12 +112,19 @@ def read(
         str,
         typer.Option(
             "--from",
+            parser=position,
             metavar="POSITION",
-            help="start, end, 47, -3 (third from the end), +2, @2026-08-21T10:00:00.",
+            help="start, end, 47, e7n42, -3 (third from the end), +2, @2026-08-21T10:00:00.",
         ),
     ] = "start",
     until: Annotated[
-        str, typer.Option("--until", metavar="POSITION", help="Up to and without this position.")
+        str,
+        typer.Option(
+            "--until",
+            parser=position,
+            metavar="POSITION",
+            help="Where to end, exclusive: e1n5 reads e1n4 last. Not before --from.",
+        ),
     ] = "end",
     count: Annotated[
         int | None, typer.Option("-n", "--count", min=0, help="At most so many records.")
@@ -125,7 +140,8 @@ def read(
         async with session.connected() as client:
             log = await session.within(client.log(name))
             async with await session.within(log.read(first, until)) as reader:
-                await _print_all(session.output(), reader, Renderer(shown), count)
+                renderer = Renderer(shown, show=log.show)
+                await _print_all(session.output(), reader, renderer, count, log)
 
     run_async(work())
 
@@ -144,19 +160,23 @@ def tail(
     """Show the newest records, and those to come.  Ends when the log is sealed."""
     session = session_of(context)
     shown = format or session.format.value
-    renderer = Renderer(shown, is_endless=follow)
+    renderer_of(shown)
     output = session.output()
 
     async def work() -> None:
         async with session.connected() as client:
             log = await session.within(client.log(name))
             first = await log.resolve(f"-{count}", timeout_ms=session.timeout_ms)
+            renderer = Renderer(shown, is_endless=follow, show=log.show)
             if follow:
-                end = await _print_until_sealed(output, log, first, renderer)
-                output.say(f"log {name} is sealed: nothing comes after {end - 1}")
+                async with log.reader(max(first, Lsn(1)), None) as reader:
+                    await _print_all(output, reader, renderer, None, log, is_endless=True)
+                end = await session.within(log.sealed_end()) or first
+                last = log.show(Lsn(end - 1))
+                output.say(f"log {name} is sealed: nothing comes after {last}")
                 return
             async with await session.within(log.read(first)) as reader:
-                await _print_all(output, reader, renderer, None)
+                await _print_all(output, reader, renderer, None, log)
 
     run_async(work())
 
@@ -164,64 +184,61 @@ def tail(
 def get(
     context: typer.Context,
     name: NameArgument,
-    lsn: Annotated[int, typer.Argument(metavar="LSN", min=1, help="The position.")],
-    copies: Annotated[
-        bool, typer.Option("--copies", help="Ask every node of the chain, and compare.")
-    ] = False,
+    at: Annotated[
+        str,
+        typer.Argument(
+            parser=position, metavar="POSITION", help="47; e7n42 in a sequenced log; start."
+        ),
+    ],
+    copies: Annotated[bool, typer.Option("--copies", help=COPIES_HELP)] = False,
     format: RecordFormatOption = "",
 ) -> None:
-    """Show one record; with --copies, which nodes hold it and whether they agree."""
+    """Show one record; with --copies, which nodes hold it and whether they agree.
+
+    Exit code 1 if copies do not agree, or if not all nodes answered.
+    """
     from millrace.cli.copies import read_copies
+    from millrace.client.positions import Anchor, check_holds_record, parse
 
     session = session_of(context)
     shown = format or session.format.value
     renderer_of(shown)
+    parsed = parse(at)
+    check_holds_record(parsed)
 
-    async def work() -> "tuple[Record | Gap, list[Copy]]":
+    async def work() -> "tuple[Record | Gap, list[Copy], Show]":
         async with session.connected() as client:
             log = await session.within(client.log(name))
+            lsn = Lsn(parsed.offset)
+            if parsed.anchor is not Anchor.LSN:
+                lsn = await log.resolve(at, timeout_ms=session.timeout_ms)
             found = await log.get(lsn, timeout_ms=session.timeout_ms)
             held = await read_copies(client, log, lsn) if copies else []
-            return found, held
+            return found, held, log.show
 
-    found, held = run_async(work())
+    found, held, show = run_async(work())
     if copies:
-        _print_copies(session, shown, found, held)
+        _print_copies(session, shown, found, held, show)
     else:
-        _print_one(session.output(), shown, found)
+        _print_one(session.output(), shown, found, show)
 
 
 # -- Printing ---------------------------------------------------------------------------------
 
 
 async def _print_all(
-    output: Output, reader: "Reader", renderer: Renderer, count: int | None
+    output: Output,
+    reader: "Reader",
+    renderer: Renderer,
+    count: int | None,
+    log: "Log",
+    is_endless: bool = False,
 ) -> None:
     left = RECORDS_MAX if count is None else count
     output.write(renderer.begin())
-    while left > 0 and (part := await reader.take()) is not None:
+    while left > 0 and (part := await take(output, reader, log, is_endless)) is not None:
         left -= _print_part(output, renderer, part, left)
     output.write(renderer.end())
-
-
-async def _print_until_sealed(output: Output, log: "Log", first: "Lsn", renderer: Renderer) -> int:
-    """Follow the log; when it is sealed and all was printed, the end that it has for good."""
-    end: int | None = None
-    position: int = first
-    async with log.reader(first, None) as reader:
-        while True:
-            # A seal changes the chain, which the reader hears of: nobody is asked until then.
-            if end is None and log.projection.is_sealed:
-                _, end = await log.readable_bounds()
-            if end is not None and position >= end:
-                return end
-            try:
-                part = await reader.take(LOOK_MS)
-            except TimedOut:
-                continue
-            assert part is not None
-            _print_part(output, renderer, part, RECORDS_MAX)
-            position = part.last + 1 if isinstance(part, Gap) else part.end
 
 
 def _print_part(output: Output, renderer: Renderer, part: "Deliver | Gap", records_max: int) -> int:
@@ -240,41 +257,50 @@ def _print_gap(output: Output, renderer: Renderer, gap: Gap) -> None:
     if renderer.shows_gaps:
         output.write(renderer.gap(gap))
     else:
-        output.say(show_gap(gap), Tone.WARNING)
+        output.say(show_gap(gap, renderer.show), Tone.WARNING)
 
 
-def _print_one(output: Output, format: str, found: "Record | Gap") -> None:
+def _one_json(found: "Record | Gap", show: Show) -> dict[str, Any]:
+    return {"gap": json_of_gap(found, show)} if isinstance(found, Gap) else json_of(found, show)
+
+
+def _print_one(output: Output, format: str, found: "Record | Gap", show: Show) -> None:
     if format == "json":
-        output.json({"gap": found} if isinstance(found, Gap) else json_of(found))
+        output.json(_one_json(found, show))
         return
-    renderer = Renderer(format)
+    renderer = Renderer(format, show=show)
     if isinstance(found, Gap):
         _print_gap(output, renderer, found)
     else:
         output.write(renderer.record(found))
 
 
-def _print_copies(session: Session, format: str, found: "Record | Gap", held: "list[Copy]") -> None:
-    from millrace.cli.copies import agree
+def _print_copies(
+    session: Session, format: str, found: "Record | Gap", held: "list[Copy]", show: Show
+) -> None:
+    from millrace.cli.copies import Agreement, compare, verdict_on
 
     output = session.output()
-    does_agree = agree(held)
+    agreement = compare(held)
+    is_agreed = agreement is Agreement.AGREE
     if format == "json":
-        record = {"gap": found} if isinstance(found, Gap) else {"record": json_of(found)}
-        output.json({**record, "copies": held, "is_agreed": does_agree})
+        shown = _one_json(found, show)
+        record = shown if isinstance(found, Gap) else {"record": shown}
+        told = {"copies": held, "is_agreed": is_agreed, "agreement": agreement}
+        output.json({**record, **told})
     elif format == "table":
-        _print_one(output, format, found)
+        _print_one(output, format, found, show)
         good, bad = Tone.PLAIN, Tone.BAD
         output.table(
             ("node", "holds", "checksum", "size"),
             [(c.node, Cell(c.state, bad if c.checksum is None else good), *_sum(c)) for c in held],
         )
-        verdict = "all copies agree" if does_agree else "the copies do NOT agree"
-        output.line(verdict, Tone.GOOD if does_agree else Tone.BAD)
+        tones = {Agreement.AGREE: Tone.GOOD, Agreement.NOT_ALL_ANSWERED: Tone.WARNING}
+        output.line(verdict_on(held, agreement), tones.get(agreement, Tone.BAD))
     else:
         raise UsageError("--copies is shown as table or json")
     sys.stdout.flush()
-    if not does_agree:
+    if not is_agreed:
         raise typer.Exit(1)
 
 

@@ -17,12 +17,18 @@ import sys
 from collections.abc import Sequence
 
 from millrace.errors import (
+    BucketExists,
+    CasMismatch,
+    DocumentExists,
+    DocumentMissing,
     LogExists,
     LogSealed,
     MillraceError,
+    OperationRuns,
     PositionBeyondTail,
     PositionTrimmed,
     TooFewNodes,
+    UnknownBucket,
     UnknownLog,
     UsageError,
     WrongDataDirectory,
@@ -34,11 +40,17 @@ WRONG = 2
 INTERRUPTED = 130
 # The same command may do tomorrow: what it met is in another state than it needs.
 STATE_ERRORS = (
+    BucketExists,
+    CasMismatch,
+    DocumentExists,
+    DocumentMissing,
     LogExists,
     LogSealed,
+    OperationRuns,
     PositionBeyondTail,
     PositionTrimmed,
     TooFewNodes,
+    UnknownBucket,
     UnknownLog,
     WrongDataDirectory,
 )

@@ -31,7 +31,7 @@ class Place(msgspec.Struct, frozen=True):
 
     log: str
     epoch: int
-    position: str  # head, middle, tail or alone; empty when it only sequences.
+    position: str  # head, middle, tail or alone; member of a nodeset; empty: it only sequences.
     is_sequencer: bool
 
 
@@ -128,6 +128,11 @@ def _places(status: "ClusterStatus", number: int) -> list[Place]:
         if projection.log in names and (is_sequencer or number in projection.chain):
             position = _position(list(projection.chain), number)
             places.append(Place(names[projection.log], projection.epoch, position, is_sequencer))
+    for record in status.epochs:
+        is_sequencer = record.sequencer == number
+        if record.log in names and (is_sequencer or number in record.nodeset):
+            position = "member" if number in record.nodeset else ""
+            places.append(Place(names[record.log], record.epoch, position, is_sequencer))
     return places
 
 

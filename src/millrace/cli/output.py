@@ -6,7 +6,7 @@ I2  JSON is one object or array, its fields in the order in which they are docum
 
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from millrace.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.live import Live
     from rich.progress import Progress
 
 PIPE_COLUMNS = 10_000  # Wider than any row: whoever reads a pipe wants whole lines.
@@ -80,7 +81,10 @@ class Output:
         self._styled(sys.stdout, text, tone)
 
     def write(self, data: bytes) -> None:
-        sys.stdout.buffer.write(data)
+        """All of it: without a buffer (PYTHONUNBUFFERED) a pipe takes a part at a time."""
+        left = memoryview(data)
+        while left:
+            left = left[sys.stdout.buffer.write(left) :]
 
     def flush(self) -> None:
         sys.stdout.buffer.flush()
@@ -105,6 +109,18 @@ class Output:
         with Progress(*columns, console=self._console(sys.stderr), transient=True) as progress:
             progress.add_task(what, total=total)
             yield Step(progress)
+
+    def live(self, text: Callable[[], str]) -> "Live | None":
+        """A line on stderr that is kept up to date, if anybody looks at it."""
+        if not sys.stderr.isatty():
+            return None
+        from rich.live import Live
+        from rich.text import Text
+
+        def line() -> Text:
+            return Text(text(), no_wrap=True, overflow="ellipsis")
+
+        return Live(console=self._console(sys.stderr), get_renderable=line)
 
     def _styled(self, file: Any, text: str, tone: Tone) -> None:
         if tone is Tone.PLAIN or not (self._has_color and file.isatty()):

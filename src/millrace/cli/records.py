@@ -2,6 +2,9 @@
 
 A gap is a line of its own: `gap 120..131 hole`, in JSON `{"gap": {...}}`.  Where lines must hold
 nothing but values (raw and templates) it goes to stderr.
+
+Positions are shown as people write them in this log, `47` or `e7n42`.  In JSON they are numbers;
+where the text is another it stands beside them: `position` of a record, `positions` of a range.
 """
 
 import base64
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from millrace.errors import UsageError
-from millrace.types import Gap, Record
+from millrace.types import Gap, Lsn, Record
 
 if TYPE_CHECKING:
     from millrace.core.read_stream import Deliver
@@ -24,14 +27,16 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _ESCAPES: Final = {"n": "\n", "t": "\t", "0": "\0", "\\": "\\"}
 
 Render = Callable[[Record], bytes]
+Show = Callable[[Lsn], str]  # A position, as people write it in the log at hand.
 
 
 class Renderer:
     """Turns what a reader delivers into bytes; one call for each block."""
 
-    def __init__(self, format: str, *, is_endless: bool = False) -> None:
+    def __init__(self, format: str, *, is_endless: bool = False, show: Show = str) -> None:
         self._format = "ndjson" if format == "json" and is_endless else format
-        self._render = renderer_of(self._format)
+        self.show = show
+        self._render = renderer_of(self._format, show)
         self._is_first = True
 
     @property
@@ -56,8 +61,8 @@ class Renderer:
 
     def gap(self, gap: Gap) -> bytes:
         if self._format == "table":
-            return show_gap(gap).encode() + b"\n"
-        return self._join([msgspec.json.encode({"gap": gap})])
+            return show_gap(gap, self.show).encode() + b"\n"
+        return self._join([msgspec.json.encode({"gap": json_of_gap(gap, self.show)})])
 
     def record(self, record: Record) -> bytes:
         return self._join([self._render(record)])
@@ -80,20 +85,34 @@ class Renderer:
         return b"".join(parts)
 
 
-def renderer_of(format: str) -> Render:
+def renderer_of(format: str, show: Show = str) -> Render:
     match format:
         case "table":
-            return _table_line
+            return lambda record: _table_line(record, show)
         case "json" | "ndjson":
-            return _json
+            return lambda record: msgspec.json.encode(json_of(record, show))
         case "raw":
             return lambda record: record.value + b"\n"
         case _:
-            return _template(format)
+            return _template(format, show)
 
 
-def show_gap(gap: Gap) -> str:
-    return f"gap {gap.first}..{gap.last} {gap.kind.value}"
+def show_gap(gap: Gap, show: Show = str) -> str:
+    return f"gap {show(gap.first)}..{show(gap.last)} {gap.kind.value}"
+
+
+def show_range(first: Lsn, last: Lsn, show: Show) -> str:
+    return show(first) if first == last else f"{show(first)}..{show(last)}"
+
+
+def json_of_gap(gap: Gap, show: Show = str) -> dict[str, Any]:
+    shown = {"kind": gap.kind.value, "first": gap.first, "last": gap.last}
+    return {**shown, **positions_json(gap.first, gap.last, show)}
+
+
+def positions_json(first: Lsn, last: Lsn, show: Show) -> dict[str, str]:
+    """The text of a range, where it is not the numbers themselves."""
+    return {} if show(last) == str(last) else {"positions": show_range(first, last, show)}
 
 
 def show_time(timestamp_us: int) -> str:
@@ -105,32 +124,31 @@ def show_time(timestamp_us: int) -> str:
     return moment.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
-def json_of(record: Record) -> dict[str, Any]:
+def json_of(record: Record, show: Show = str) -> dict[str, Any]:
     """Text where it is text; other bytes as base64 in a field of another name."""
-    shown: dict[str, Any] = {"lsn": record.lsn, "timestamp_us": record.timestamp}
-    shown.update(_text_or_base64("key", record.key) if record.key is not None else {"key": None})
-    shown.update(_text_or_base64("value", record.value))
+    shown: dict[str, Any] = {"lsn": record.lsn}
+    if (position := show(record.lsn)) != str(record.lsn):
+        shown["position"] = position
+    shown["timestamp_us"] = record.timestamp
+    shown.update(text_or_base64("key", record.key) if record.key is not None else {"key": None})
+    shown.update(text_or_base64("value", record.value))
     shown["headers"] = [
-        {"name": name, **_text_or_base64("value", value)} for name, value in record.headers
+        {"name": name, **text_or_base64("value", value)} for name, value in record.headers
     ]
     return shown
 
 
-def _json(record: Record) -> bytes:
-    return msgspec.json.encode(json_of(record))
-
-
-def _text_or_base64(field: str, data: bytes) -> dict[str, str]:
+def text_or_base64(field: str, data: bytes) -> dict[str, str]:
     try:
         return {field: data.decode()}
     except UnicodeDecodeError:
         return {f"{field}_base64": base64.b64encode(data).decode()}
 
 
-def _table_line(record: Record) -> bytes:
+def _table_line(record: Record, show: Show) -> bytes:
     key = NO_KEY if record.key is None else show_text(record.key)
     time = show_time(record.timestamp)
-    return f"{record.lsn:>8}  {time}  {key:<8}  {show_text(record.value)}\n".encode()
+    return f"{show(record.lsn):>8}  {time}  {key:<8}  {show_text(record.value)}\n".encode()
 
 
 def show_text(data: bytes) -> str:
@@ -141,7 +159,7 @@ def show_text(data: bytes) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _template(template: str) -> Render:
+def _template(template: str, show: Show) -> Render:
     r"""`%l %k %v %t %h %%` and the escapes \n \t \0 \\; a line end is added unless there is one."""
     if "%" not in template:
         raise UsageError(
@@ -149,17 +167,17 @@ def _template(template: str) -> Render:
             "%l (position), %k (key), %v (value), %t (time), %h (headers)"
         )
     parts = re.split(r"(%.|\\.)", template, flags=re.DOTALL)
-    makers = [_maker(part) for part in parts if part]
+    makers = [_maker(part, show) for part in parts if part]
     ending = b"" if template.endswith((r"\n", r"\0", "\n")) else b"\n"
     return lambda record: b"".join(make(record) for make in makers) + ending
 
 
-def _maker(part: str) -> Render:
+def _maker(part: str, show: Show) -> Render:
     match part:
         case "%v":
             return lambda record: record.value
         case "%l":
-            return lambda record: b"%d" % record.lsn
+            return lambda record: show(record.lsn).encode()
         case "%k":
             return lambda record: record.key or b""
         case "%t":

@@ -18,6 +18,10 @@ from millrace import config, errors
 from millrace.cli.app import app
 from millrace.server import metrics
 from millrace.spark import defaults, options
+from millrace.spark.buckets import options as bucket_options
+from millrace.spark.changes import options as change_options
+from millrace.spark.option_texts import Option
+from millrace.spark.sink import options as sink_options
 
 FOLDER: Final = Path("docs/reference")
 BLAMES: Final = {
@@ -60,30 +64,46 @@ def document_commands() -> str:
         "| 130 | Ctrl-C |",
         "",
         "With `--format json` a command prints one JSON object or array. Fields are only ever",
-        "added. Bytes that are not UTF-8 are in a field whose name ends in `_base64`.",
+        "added. Bytes that are not UTF-8 are in a field whose name ends in `_base64`. Positions",
+        "are numbers; of a sequenced log their text, `e7n42`, stands beside them in `position`",
+        "(of one) or `positions` (of a range).",
         "",
         "## Global options",
         "",
         *_parameters(root),
     ]
     for noun in root.commands.values():
-        lines += ["", f"## `millrace {noun.name}`", "", noun.help]
-        for command in noun.commands.values():
-            lines += _command(f"millrace {noun.name} {command.name}", command)
+        lines += _commands(f"millrace {noun.name}", noun, level="##")
     return "\n".join(lines) + "\n"
 
 
-def _command(path: str, command: Any) -> list[str]:
-    arguments = [_argument_name(p) for p in command.params if p.param_type_name == "argument"]
+def _commands(path: str, command: Any, level: str) -> list[str]:
+    """A command, or a group with all that is in it."""
+    if not hasattr(command, "commands"):
+        return _command(path, command, level)
+    lines = ["", f"{level} `{path}`", "", command.help]
+    for inner in command.commands.values():
+        lines += _commands(f"{path} {inner.name}", inner, level=f"{level}#")
+    return lines
+
+
+def _command(path: str, command: Any, level: str) -> list[str]:
+    known = _known(command)
+    arguments = [_argument_name(p) for p in known if p.param_type_name == "argument"]
     usage = " ".join([path, *arguments, "[OPTIONS]"])
-    lines = ["", f"### `{path}`", "", inspect.cleandoc(command.help), "", f"    {usage}"]
+    lines = ["", f"{level} `{path}`", "", inspect.cleandoc(command.help), "", f"    {usage}"]
     rows = _parameters(command)
     return [*lines, "", *rows] if rows else lines
 
 
 def _parameters(command: Any) -> list[str]:
-    rows = [row for parameter in command.params for row in _parameter(parameter)]
+    rows = [row for parameter in _known(command) for row in _parameter(parameter)]
     return ["| option | default | meaning |", "|---|---|---|", *rows] if rows else []
+
+
+def _known(command: Any) -> list[Any]:
+    """Its parameters, also of a command that finds them only when it is asked."""
+    return list(command.get_params(typer.Context(command)))
 
 
 def _parameter(parameter: Any) -> Iterator[str]:
@@ -160,13 +180,31 @@ def document_spark() -> str:
         "",
         "<!-- Generated from src/millrace/spark by `make docs`; do not edit. -->",
         "",
-        '## Options of `format("millrace")`',
+        '## Options of `format("millrace")`, reading',
         "",
         "Upper and lower case are the same. An option that is not listed here is refused.",
         "",
         "| option | default | meaning |",
         "|---|---|---|",
         *(_spark_option(known) for known in options.KNOWN),
+        "",
+        '## Options of `format("millrace")`, writing',
+        "",
+        "| option | default | meaning |",
+        "|---|---|---|",
+        *(_spark_option(known) for known in sink_options.KNOWN),
+        "",
+        '## Options of `format("millrace-changes")`',
+        "",
+        "| option | default | meaning |",
+        "|---|---|---|",
+        *(_spark_option(known) for known in change_options.KNOWN),
+        "",
+        '## Options of `format("millrace-bucket")`',
+        "",
+        "| option | default | meaning |",
+        "|---|---|---|",
+        *(_spark_option(known) for known in bucket_options.KNOWN),
         "",
         "## Settings that `millrace.spark.session()` adds",
         "",
@@ -180,7 +218,7 @@ def document_spark() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _spark_option(known: options.Option) -> str:
+def _spark_option(known: Option) -> str:
     meaning = known.meaning
     if known.aliases:
         meaning += f"; also called {', '.join(f'`{alias}`' for alias in known.aliases)}"

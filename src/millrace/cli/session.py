@@ -106,7 +106,20 @@ def size_bytes(text: str) -> int:
     return _checked(parse_size_bytes, text)
 
 
-def _checked(parse: Callable[[str], int], text: str) -> int:
+def position(text: str) -> str:
+    """As it was written: what it stands for depends on the log."""
+    from millrace.client.positions import parse
+
+    _checked(parse, text)
+    return text
+
+
+def to_bytes(text: str) -> bytes:
+    """An argument as it was typed, also when it is not UTF-8."""
+    return text.encode(errors="surrogateescape")
+
+
+def _checked(parse: Callable[[str], T], text: str) -> T:
     """A wrong option is a wrong command line."""
     try:
         return parse(text)

@@ -10,6 +10,7 @@ import typer
 from millrace.cli.output import Output, Tone
 from millrace.cli.session import FormatOption, session_of
 from millrace.errors import UsageError
+from millrace.sim.seeds import LogKind, seed_of
 
 if TYPE_CHECKING:
     from millrace.sim.run import RunResult, Summary
@@ -30,6 +31,9 @@ def run(
     ] = 100,
     first: Annotated[int, typer.Option("--first", min=0, help="The first seed.")] = 1,
     jobs: Annotated[int, typer.Option("--jobs", min=1, max=JOBS_MAX, help="Processes.")] = 2,
+    kind: Annotated[
+        LogKind | None, typer.Option("--kind", help="Of all worlds; else the seeds draw it.")
+    ] = None,
     canary: Annotated[
         str | None,
         typer.Option("--canary", help="Plant this bug and stop at the seed that finds it."),
@@ -39,12 +43,12 @@ def run(
     """Run seeds.  Exit code 1 if one fails; with --canary, if none finds the bug."""
     output = session_of(context).output(format)
     if canary is not None:
-        _hunt(output, canary, range(first, first + seeds))
+        _hunt(output, canary, range(first, first + seeds), kind)
         return
     from millrace.sim.run import run_many
 
     with output.progress("seeds", seeds) as progress:
-        summary = run_many(first, seeds, jobs, lambda _: progress.advance(1))
+        summary = run_many(first, seeds, jobs, lambda _: progress.advance(1), kind)
     _report(output, summary)
     raise typer.Exit(1 if summary.failures else 0)
 
@@ -77,7 +81,7 @@ def canaries(context: typer.Context, format: FormatOption = None) -> None:
         output.table(("canary", "what is wrong"), meanings)
 
 
-def _hunt(output: Output, canary: str, seeds: range) -> None:
+def _hunt(output: Output, canary: str, seeds: range, kind: LogKind | None) -> None:
     from millrace.sim.canaries import CANARIES
     from millrace.sim.run import run_seed
 
@@ -86,7 +90,7 @@ def _hunt(output: Output, canary: str, seeds: range) -> None:
     found: RunResult | None = None
     with output.progress("seeds", len(seeds)) as progress:
         for seed in seeds:
-            result = run_seed(seed, canary=canary)
+            result = run_seed(seed_of(seed, kind), canary=canary)
             progress.advance(1)
             if not result.ok:
                 found = result

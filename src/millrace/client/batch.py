@@ -19,8 +19,10 @@ from millrace.codec.blocks import draft
 from millrace.codec.drafts import Draft, HeaderPairs
 from millrace.core.append import Appended
 from millrace.limits import BLOCK_BYTES_TARGET, BLOCK_RECORDS_MAX
+from millrace.runtime.hot_run import Waiter
 from millrace.types import Ack, Lsn
 
+SendBlock = Callable[[Draft, Ack, int, Waiter[Appended]], BlockAppend]
 NEVER_S = math.inf
 SLACK_S = 0.005
 
@@ -49,6 +51,7 @@ class Batch:
         "has_keys",
         "headers",
         "keys",
+        "send",
         "shares",
         "size",
         "timestamps",
@@ -69,6 +72,7 @@ class Batch:
         self.has_headers = False
         self.size = 0
         self.drafted: Draft | None = None  # Came as a finished draft.
+        self.send: SendBlock | None = None  # In a way of its own.
         self.block: BlockAppend | None = None  # Once it was sent.
 
     @property

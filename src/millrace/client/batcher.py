@@ -3,7 +3,8 @@
 An append that finds nothing under way leaves at once, with whatever else was appended in the same
 turn of the loop.  While blocks are under way, further appends gather and leave together when a
 block returns or enough has gathered.  So one writer at a time pays no delay, and a thousand
-writers share blocks.
+writers share blocks.  A writer who was alone with its last block is taken to be alone again, and
+does not wait for the end of the turn either.
 
   I1  Blocks leave in the order in which their records were appended.
   I2  At most `in_flight_max` blocks are under way and about BATCH_BYTES_WAITING_MAX bytes wait;
@@ -18,19 +19,17 @@ writers share blocks.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
 
 import msgspec
 
-from millrace.client.batch import NEVER_S, Batch, Share
-from millrace.client.outcomes import BlockAppend, not_sent, under_way
+from millrace.client.batch import NEVER_S, Batch, SendBlock, Share
+from millrace.client.compression_habit import CompressionHabit
+from millrace.client.outcomes import not_sent, under_way
 from millrace.codec.drafts import Draft, HeaderPairs
 from millrace.core.append import Appended
 from millrace.limits import APPENDS_IN_FLIGHT_MAX, BATCH_BYTES_WAITING_MAX
-from millrace.runtime.hot_run import Waiter
 from millrace.types import Ack
 
-SendBlock = Callable[[Draft, Ack, int, Waiter[Appended]], BlockAppend]
 RECORD_OVERHEAD_BYTES = 24
 TICK_S_MIN = 0.002  # Deadlines that are closer together are served together.
 
@@ -53,6 +52,7 @@ class Batcher:
         self._log_name = log_name
         self._send = send
         self._compress = compress
+        self._habit = CompressionHabit()
         self._in_flight_max = in_flight_max
         self._hopefuls: dict[_Hopeful, None] = {}  # In the order in which they came.
         self._waiting: deque[Batch] = deque()
@@ -60,6 +60,7 @@ class Batcher:
         self._in_flight: set[Batch] = set()
         self._returned: asyncio.Future[None] | None = None  # Somebody waits for the next return.
         self._is_pump_due = False
+        self._is_lone = False  # The last block had one append, and none came while it was sent.
         self._tick: asyncio.TimerHandle | None = None
         self._tick_s = NEVER_S
 
@@ -94,18 +95,22 @@ class Batcher:
             batch.has_keys = True
         if headers:
             batch.has_headers = True
+        self._rouse()
         return await share.future
 
     async def add_draft(
-        self, finished: Draft, ack: Ack, deadline_s: float
+        self, finished: Draft, ack: Ack, deadline_s: float, send: SendBlock | None = None
     ) -> asyncio.Future[Appended]:
-        """Append a whole block; returns when it has its place in the queue, not when done."""
+        """Append a whole block, perhaps in a way of its own; returns when it has its place in the
+        queue, not when done."""
         if self._waiting_bytes >= BATCH_BYTES_WAITING_MAX:
             await self._room(deadline_s)
         batch = Batch(ack, deadline_s, self._done)
-        batch.drafted = finished
+        batch.drafted, batch.send = finished, send
         self._waiting.append(batch)
-        return self._share(batch, 0, finished.count, finished.size, deadline_s).future
+        share = self._share(batch, 0, finished.count, finished.size, deadline_s)
+        self._rouse()
+        return share.future
 
     async def flush(self) -> None:
         """Wait until nothing waits or is under way."""
@@ -145,17 +150,23 @@ class Batcher:
         return batch
 
     def _share(self, batch: Batch, offset: int, count: int, size: int, deadline_s: float) -> Share:
-        loop = asyncio.get_running_loop()
-        share = Share(offset, count, size, deadline_s, loop.create_future())
+        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        share = Share(offset, count, size, deadline_s, future)
         batch.shares.append(share)
         batch.size += size
         self._waiting_bytes += size
         if deadline_s < self._tick_s:
             self._tick_by(deadline_s)
-        if not self._is_pump_due:
-            self._is_pump_due = True
-            loop.call_soon(self._pump)
         return share
+
+    def _rouse(self) -> None:
+        if self._is_pump_due:
+            return
+        if self._is_lone and not self._in_flight:
+            self._pump()
+        else:
+            self._is_pump_due = True
+            asyncio.get_running_loop().call_soon(self._pump)
 
     def _pump(self) -> None:
         self._is_pump_due = False
@@ -178,14 +189,24 @@ class Batcher:
     def _start(self, batch: Batch) -> None:
         left_ms = max(1, int((batch.deadline_s - time.monotonic()) * 1000))
         try:
-            finished = batch.draft(self._compress)
+            finished = self._drafted(batch)
         except Exception as error:  # Whatever it is belongs to those who wait for the block.
             batch.set_exception(error)
         else:
-            batch.sent(self._send(finished, batch.ack, left_ms, batch))
+            send = batch.send or self._send
+            batch.sent(send(finished, batch.ack, left_ms, batch))
+
+    def _drafted(self, batch: Batch) -> Draft:
+        size = batch.size
+        if not self._compress or batch.drafted is not None or not self._habit.should_try(size):
+            return batch.draft(False)
+        finished = batch.draft(True)
+        self._habit.tried(size, finished.is_compressed)
+        return finished
 
     def _done(self, batch: Batch) -> None:
         self._in_flight.discard(batch)
+        self._is_lone = len(batch.shares) == 1 and not self._waiting and not self._in_flight
         if self._waiting and not self._is_pump_due:
             self._is_pump_due = True
             asyncio.get_running_loop().call_soon(self._pump)

@@ -2,22 +2,30 @@
 
 import asyncio
 import contextlib
-import re
 import secrets
-import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 import millrace
-from millrace.client.log import Log
-from millrace.client.questions import TIMEOUT_MS
+from millrace.client import bucket_creating, changing, creating, standings
+from millrace.client.bucket import Bucket
+from millrace.client.log import CLOSE_TIMEOUT_MS, Log
+from millrace.client.log_standing import LogStanding, nodes_of
+from millrace.client.multi_reader import MultiReader
+from millrace.client.publications.facade import Publications
 from millrace.client.reader import Reader
+from millrace.client.standings import NodeStanding, StatusEvent
+from millrace.client.status_watch import StatusWatch
 from millrace.codec.blocks import junk
 from millrace.codec.frames import PROTOCOL_VERSION
-from millrace.config import NAME_PATTERN, parse_address
+from millrace.config import parse_address
+from millrace.core.commit.record import CommitRecord
+from millrace.core.commit.streams_known import StreamsKnown
+from millrace.core.documents.map import BucketRecord
+from millrace.core.epochs import EpochRecord, is_metadata_log
 from millrace.core.messages import (
     ClusterDescribed,
     DescribeCluster,
@@ -28,22 +36,19 @@ from millrace.core.messages import (
     NodeDescribed,
     Refused,
 )
-from millrace.core.procedure import DeadlinePassed, Failure
-from millrace.core.projection import Projection, choose_chain
-from millrace.core.reconfigure import create
+from millrace.core.projection import Projection
+from millrace.core.publications import staging_name
+from millrace.core.sequenced.append import Seats
 from millrace.errors import (
     LogExists,
     MetadataUnavailable,
     MillraceError,
     NoNodeReachable,
     NotConnected,
-    TimedOut,
-    TooFewNodes,
     Unavailable,
     UnknownLog,
     UsageError,
 )
-from millrace.limits import LOG_NAME_CHARS_MAX
 from millrace.meta import keys
 from millrace.meta.directory import ClusterDirectory
 from millrace.meta.remote import RemoteRepository
@@ -52,7 +57,7 @@ from millrace.runtime.closing import cluster_mark
 from millrace.runtime.conditions import TransportCounters, TransportSettings
 from millrace.runtime.links import Links
 from millrace.runtime.procedures import Noted, ProcedureRunner
-from millrace.types import Ack, LogAttributes, LogInfo, NodeId, NodeInfo, WritePath
+from millrace.types import Ack, LogInfo, NodeId, NodeInfo, WritePath
 
 ASK_TIMEOUT_MS = 3_000
 Addresses = str | Iterable[str]
@@ -70,6 +75,10 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     projections: tuple[Projection, ...]
     logs: tuple[LogInfo, ...]
     keeper: NodeId | None
+    epochs: tuple[EpochRecord, ...] = ()  # Of the sequenced logs.
+    statuses: dict[int, NodeStanding] = {}  # Of nodes that ever had another than the usual one.
+    commits: tuple[CommitRecord, ...] = ()  # Of the commit logs.
+    buckets: tuple[BucketRecord, ...] = ()
 
 
 async def connect(
@@ -79,12 +88,15 @@ async def connect(
     noted: Noted | None = None,
     counters: TransportCounters | None = None,
     settings: TransportSettings | None = None,
+    location: str = "",
 ) -> "Client":
     """Find the cluster by the addresses of any of its nodes (`host:port`, comma-separated or a
-    list).  Raises NoNodeReachable, or MetadataUnavailable if nodes answer that know nothing."""
+    list).  `location` is where this process runs, for logs that are read from nodes nearby.
+    Raises NoNodeReachable, or MetadataUnavailable if nodes answer that know nothing."""
     listed = _listed(addresses)
     hello = Hello(
         PROTOCOL_VERSION,
+        location=location,
         session=secrets.randbits(63),
         software=f"millrace {millrace.__version__}",
     )
@@ -95,8 +107,9 @@ async def connect(
         await links.close()
         raise
     mark = cluster_mark(described.cluster, described.cluster_id)
-    links.introduce(msgspec.structs.replace(hello, cluster=mark))
-    return Client(links, described, noted)
+    hello = msgspec.structs.replace(hello, cluster=mark)
+    links.introduce(hello)
+    return Client(links, described, noted, hello)
 
 
 async def _find_cluster(links: Links, addresses: list[str], timeout_ms: int) -> ClusterDescribed:
@@ -155,18 +168,27 @@ def _listed(addresses: Addresses) -> list[str]:
 class Client:
     """Made by `connect`; close it, or use it as a context manager."""
 
-    def __init__(self, links: Links, described: ClusterDescribed, noted: Noted | None) -> None:
+    def __init__(
+        self, links: Links, described: ClusterDescribed, noted: Noted | None, hello: Hello
+    ) -> None:
         self.name = described.cluster
         self.id = described.cluster_id
+        self.location = hello.location
+        self.session = hello.session
         self.links = links
+        self.seats = Seats()
+        self.streams = StreamsKnown(secrets.randbits(31))  # Many clients append once.
         self.directory = ClusterDirectory(RemoteRepository(links, described.metadata))
         self.directory.addresses = {node.id: node.address for node in described.nodes}
         self.runner = ProcedureRunner(
             self.ask_node, self.directory, junk, noted, ask_now=self.ask_node_now
         )
+        self.status_watch = StatusWatch(self.directory)
+        self.publications = Publications(self)
         self.readers: weakref.WeakSet[Reader] = weakref.WeakSet()  # Told when the client closes.
         self.is_closed = False
         self._logs: dict[str, Log] = {}
+        self._buckets: dict[str, Bucket] = {}
 
     async def __aenter__(self) -> "Client":
         return self
@@ -174,14 +196,15 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def close(self) -> None:
-        """Finish the appends that are under way, then disconnect.  Open readers raise UsageError
-        when what they have received is taken."""
+    async def close(self, *, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
+        """Finish the appends that are under way, then disconnect.  Those that are not done in time
+        raise UnknownAppend.  Open readers raise UsageError when what they have received is
+        taken."""
         self.is_closed = True
         for reader in list(self.readers):
             reader.fail(_closed())
-        for log in list(self._logs.values()):
-            await log.close()
+        await asyncio.gather(*(log.close(timeout_ms=timeout_ms) for log in self._logs.values()))
+        await asyncio.gather(*(bucket.close() for bucket in self._buckets.values()))
         await self.directory.repository.close()
         await self.links.close()
 
@@ -195,44 +218,58 @@ class Client:
         self,
         name: str,
         *,
-        replication: int = 3,
-        write_path: WritePath | str = WritePath.CHAIN,
+        replication: int | Mapping[str, int] = 3,
+        write_path: WritePath | str = WritePath.SEQUENCED,
         ack: Ack | str = Ack.DISK,
         compression: bool = True,
         retention_ms: int | None = None,
         retention_bytes: int | None = None,
+        **more: Any,
     ) -> Log:
+        """A new log.  `replication` is a number of copies, or says over what they are spread:
+        `{"rack": 2, "node": 3}`.  `more` is for sequenced logs: see `creating.SequencedOptions`."""
         self.check_open()
-        attributes = _attributes(
-            name, replication, write_path, ack, compression, retention_ms, retention_bytes
+        choice = creating.choose(
+            name, replication, write_path, ack, compression, retention_ms, retention_bytes, more
         )
+        return await self._create(name, choice)
+
+    async def create_internal_log(
+        self, name: str, *, kept_ms_min: int | None = None, **attributes: Any
+    ) -> Log:
+        """A log that people do not see, with a name like `@ring/7`; what is younger than
+        `kept_ms_min` is kept whatever its size.  Other attributes as for `create_log`."""
+        self.check_open()
+        choice = creating.choose_internal(name, attributes, kept_ms_min)
+        return await self._create(name, choice)
+
+    async def _create(self, name: str, choice: creating.Choice) -> Log:
         if (await self.directory.repository.get(keys.LOG_NAMES.key(name))).version:
             raise LogExists(f"there is a log {name!r} already; `millrace log info {name}` shows it")
-        view = await self.directory.view()
-        log = await self.directory.next_log_id()
-        chain = choose_chain(log, replication, view.nodes, view.live)
-        if len(chain) < replication:
-            raise TooFewNodes(
-                f"replication {replication} needs as many live storage nodes; "
-                f"there are {len(chain)}: start more nodes or choose a smaller factor"
-            )
-        procedure = create(log, chain, replication, self.runner.next_token())
-        try:
-            projection = await self.runner.run(procedure, TIMEOUT_MS)
-        except DeadlinePassed:
-            raise TimedOut(f"log {name!r} could not be created in time") from None
-        if isinstance(projection, Failure):
-            raise Unavailable(f"log {name!r} could not be created: {projection.detail}")
-        info = LogInfo(log, name, attributes, int(time.time() * 1000))
+        info, standing = await creating.make_log(self, name, choice)
         try:
             await self.directory.add_log(info)
         except LogExists:
             # Should the repository be away, the keeper forgets what has no name.
             with contextlib.suppress(MetadataUnavailable):
-                await self.directory.remove_projection(log)
-            await self._discard(info, projection)
+                await self.directory.remove_projection(info.id)
+            await self._discard(info, standing)
             raise
-        return self.opened(info, projection)
+        return self.opened(info, standing)
+
+    async def change_log(
+        self,
+        name: str,
+        *,
+        replication: int | Mapping[str, int] | None = None,
+        nodeset_size: changing.NodesetSize | None = None,
+        timeout_ms: int = changing.TIMEOUT_MS,
+    ) -> tuple[LogInfo, EpochRecord]:
+        """Other copies or nodes for a sequenced log, from a new epoch on: `replication` as in
+        `create_log`, but a number keeps what copies are spread over ({"node": 3} does not);
+        `nodeset_size` a number or "all"; None: as before."""
+        self.check_open()
+        return await changing.change_log(self, name, replication, nodeset_size, timeout_ms)
 
     async def log(self, name: str) -> Log:
         """Open a log; raises UnknownLog."""
@@ -240,18 +277,32 @@ class Client:
         if name in self._logs:
             return self._logs[name]
         info = await self.directory.find_log(name)
-        projection, _ = await self.directory.read_projection(info.id)
-        if projection is None:
+        standing = await self._standing(info)
+        if standing is None:
             raise UnknownLog(f"log {name!r} is being deleted")
-        return self.opened(info, projection)
+        return self.opened(info, standing)
 
-    def opened(self, info: LogInfo, projection: Projection) -> Log:
-        """The log that somebody else has found, without asking the metadata repository.  A
-        projection that is out of date costs a look-up when a node says so."""
+    async def find_log(self, name: str) -> Log | None:
+        """Open a log that may not exist."""
+        try:
+            return await self.log(name)
+        except UnknownLog:
+            return None
+
+    async def _standing(self, info: LogInfo) -> LogStanding | None:
+        if info.attributes.write_path is WritePath.CHAIN:
+            return (await self.directory.read_projection(info.id))[0]
+        if info.attributes.write_path is WritePath.COMMIT:
+            return (await self.directory.read_commits(info.id))[0]
+        return (await self.directory.read_epochs(info.id))[0]
+
+    def opened(self, info: LogInfo, standing: LogStanding) -> Log:
+        """The log that somebody else has found, without asking the metadata repository.  What is
+        out of date costs a look-up when a node says so."""
         known = self._logs.get(info.name)
         if known is not None and known.info.id == info.id:
             return known
-        log = self._logs[info.name] = Log(self, info, projection)
+        log = self._logs[info.name] = Log(self, info, standing)
         return log
 
     def forget(self, log: Log) -> None:
@@ -259,17 +310,69 @@ class Client:
         if self._logs.get(log.name) is log:
             del self._logs[log.name]
 
-    async def logs(self) -> list[LogInfo]:
-        return await self.directory.logs()
+    def reader(self, *, skip_gaps: bool = False, no_payload: bool = False) -> MultiReader:
+        """A reader of several logs.  `skip_gaps`: gaps are not handed over, but for one that ends
+        where the reading of a log does.  `no_payload`: records come without their values, which
+        are not sent."""
+        self.check_open()
+        return MultiReader(self, skip_gaps=skip_gaps, no_payload=no_payload)
+
+    async def logs(self, *, has_internal: bool = False) -> list[LogInfo]:
+        """Without internal logs, unless they are asked for: those that hold staged rows, ..."""
+        listed = await self.directory.logs()
+        return [each for each in listed if has_internal or not creating.is_internal(each.name)]
 
     async def delete_log(self, name: str) -> None:
-        """Forget a log and free its space.  Nodes that are away do it when they return."""
+        """Forget a log, with what was staged for it, and free its space.  Nodes that are away do it
+        when they return."""
         info = await self.directory.find_log(name)
-        projection, _ = await self.directory.read_projection(info.id)
+        await self._delete(info)
+        self._logs.pop(staging_name(info.id), None)  # The keeper may be quicker.
+        for internal in await self.logs(has_internal=True):
+            if internal.name == staging_name(info.id):
+                await self._delete(internal)
+
+    async def _delete(self, info: LogInfo) -> None:
+        standing = await self._standing(info)
         await self.directory.remove_log(info)
-        self._logs.pop(name, None)
-        if projection is not None:
-            await self._discard(info, projection)
+        self._logs.pop(info.name, None)
+        if standing is not None:
+            await self._discard(info, standing)
+
+    # -- Buckets ------------------------------------------------------------------------------
+
+    async def create_bucket(
+        self, name: str, *, timeout_ms: int = bucket_creating.TIMEOUT_MS, **attributes: Any
+    ) -> Bucket:
+        """A new bucket, when all of its partitions have a master: else raises BucketNotReady.
+        Attributes are `partitions`, `replicas` (besides the master), `memory_bytes` (on each node),
+        `value_bytes_max`, `purge_after_s` (how long deletions are remembered)."""
+        self.check_open()
+        chosen = bucket_creating.choose(name, attributes)
+        await bucket_creating.create(self.directory, name, chosen, timeout_ms)
+        return await self.bucket(name)
+
+    async def bucket(self, name: str) -> Bucket:
+        """Open a bucket; raises UnknownBucket."""
+        self.check_open()
+        known = self._buckets.get(name)
+        read = await bucket_creating.read_map(self.directory, name)
+        if known is not None and known.asker.map.record.id == read.record.id:
+            return known
+        if known is not None:  # Another one has its name by now.
+            await known.close()
+        opened = self._buckets[name] = bucket_creating.opened(self.directory, read)
+        return opened
+
+    async def buckets(self) -> list[BucketRecord]:
+        return await self.directory.buckets()
+
+    async def delete_bucket(self, name: str) -> None:
+        """Forget a bucket and all its documents.  Nodes that are away do it when they return."""
+        await bucket_creating.delete(self.directory, name)
+        known = self._buckets.pop(name, None)
+        if known is not None:
+            await known.close()
 
     # -- Cluster ------------------------------------------------------------------------------
 
@@ -286,7 +389,36 @@ class Client:
             tuple(await self.directory.projections()),
             tuple(await self.directory.logs()),
             None if keeper is None else keeper.node,
+            tuple(await self.sequenced()),
+            {int(node): standing for node, standing in (await self.statuses()).items()},
+            tuple(await self.directory.commits()),
+            tuple(await self.directory.buckets()),
         )
+
+    async def statuses(self) -> dict[NodeId, NodeStanding]:
+        """Of the nodes that ever were anything but FULLY_AUTHORITATIVE, with their history, with
+        what donors say of the rebuilding, and with the logs that keep it from being finished."""
+        return await standings.statuses(self)
+
+    async def events(self) -> list[StatusEvent]:
+        """What became of nodes, newest last."""
+        return await standings.events(self)
+
+    async def drain(self, node: int, *, cancel: bool = False) -> None:
+        """Have the node's copies of sequenced and commit logs elsewhere, or stop that.  It may be
+        removed when it is AUTHORITATIVE_EMPTY.  Raises UsageError if the others are too few."""
+        change = standings.end_drain if cancel else standings.begin_drain
+        await change(self, NodeId(node))
+
+    async def mark_unrecoverable(self, node: int) -> None:
+        """Nobody shall wait for a dead node any more: readers go on, and what it alone held is told
+        as DATALOSS.  Raises UsageError if it is alive, and Unavailable while its lease runs."""
+        await standings.give_up(self, NodeId(node))
+
+    async def sequenced(self) -> list[EpochRecord]:
+        """Where the epochs of every sequenced log stand, but for metadata logs: those are part of
+        the log that they belong to."""
+        return [each for each in await self.directory.epochs() if not is_metadata_log(each.log)]
 
     async def ask_node(self, node: NodeId, message: Message, timeout_ms: int) -> Message:
         address = await self.directory.address(node)
@@ -314,51 +446,12 @@ class Client:
             return None
         return answer if isinstance(answer, NodeDescribed) else None
 
-    async def _discard(self, info: LogInfo, projection: Projection) -> None:
+    async def _discard(self, info: LogInfo, standing: LogStanding) -> None:
         """Best effort: a node that does not hear it finds out by itself."""
-        asks = [self.ask_node(node, Drop(info.id), ASK_TIMEOUT_MS) for node in projection.chain]
+        nodes = nodes_of(standing)
+        asks = [self.ask_node(node, Drop(info.id), ASK_TIMEOUT_MS) for node in nodes]
         await asyncio.gather(*asks, return_exceptions=True)
 
 
 def _closed() -> UsageError:
     return UsageError("the client is closed")
-
-
-def _attributes(
-    name: str,
-    replication: int,
-    write_path: WritePath | str,
-    ack: Ack | str,
-    compression: bool,
-    retention_ms: int | None,
-    retention_bytes: int | None,
-) -> LogAttributes:
-    if not re.fullmatch(NAME_PATTERN, name) or len(name) > LOG_NAME_CHARS_MAX:
-        raise UsageError(
-            f"{name!r} is not a log name: letters, digits, '.', '_', '-', beginning with a letter "
-            f"or digit, at most {LOG_NAME_CHARS_MAX} characters"
-        )
-    if not 1 <= replication <= 16:
-        raise UsageError(f"replication {replication} does not lie between 1 and 16")
-    path = _choice(WritePath, write_path, "write_path")
-    if path is not WritePath.CHAIN:
-        raise UsageError(f"write_path={path.value!r} is planned; today logs are 'chain' logs")
-    for setting, value in (("retention_ms", retention_ms), ("retention_bytes", retention_bytes)):
-        if value is not None and value <= 0:
-            raise UsageError(f"{setting}={value}: give a number above 0, or None to keep all")
-    return LogAttributes(
-        path,
-        replication,
-        _choice(Ack, ack, "ack"),
-        compression,
-        retention_ms,
-        retention_bytes,
-    )
-
-
-def _choice(kind: Any, value: Any, setting: str) -> Any:
-    try:
-        return kind(value)
-    except ValueError:
-        known = ", ".join(repr(member.value) for member in kind)
-        raise UsageError(f"{setting}={value!r}: use one of {known}") from None

@@ -8,7 +8,9 @@ I2  What is raised carries the outcome of every block (`MillraceError.outcomes`)
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import NoneType
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -20,6 +22,7 @@ from millrace.core.append import Appended
 from millrace.errors import MillraceError, RecordTooLarge, UsageError
 from millrace.limits import BLOCK_BYTES_TARGET, BLOCK_RECORDS_MAX, RECORD_BYTES_MAX
 
+T = TypeVar("T")
 Headers = Sequence[tuple[str, bytes]] | Mapping[str, bytes]
 _BYTES_LIKE = (bytes, bytearray, memoryview)
 _HEADERS_FORM = "headers are {'trace': b'1'} or [('trace', b'1')]: names and bytes"
@@ -69,16 +72,32 @@ def _headers_size(headers: HeaderPairs) -> int:
     return size
 
 
+def draft_one(
+    value: bytes, key: bytes | None, timestamp_us: int, headers: HeaderPairs, compress: bool
+) -> Draft:
+    """A block of its own for one record."""
+    return draft(
+        [value],
+        timestamps_us=[timestamp_us],
+        keys=None if key is None else [key],
+        headers=[headers] if headers else None,
+        compress=compress,
+    )
+
+
 def draft_values(
-    values: Sequence[bytes],
-    keys: Sequence[bytes | None] | None,
+    many_values: Iterable[bytes],
+    many_keys: Iterable[bytes | None] | None,
     timestamps_us: Sequence[int] | int | None,
-    headers: Sequence[Headers] | None,
+    many_headers: Iterable[Headers] | None,
     compress: bool,
 ) -> list[Draft]:
     """Keeps I1."""
-    if isinstance(headers, Mapping):
+    values = _listed(many_values, "values", _BYTES_LIKE)
+    keys = None if many_keys is None else _listed(many_keys, "keys", (*_BYTES_LIKE, NoneType))
+    if isinstance(many_headers, Mapping):
         raise UsageError("headers has an entry for each value: [{'trace': b'1'}, ...]")
+    headers = None if many_headers is None else list(many_headers)
     stamps = time.time_ns() // 1000 if timestamps_us is None else timestamps_us
     if not isinstance(stamps, int) and not hasattr(stamps, "__len__"):
         raise UsageError(f"timestamps_us is an int or many, not {type(stamps).__name__}")
@@ -98,16 +117,38 @@ def draft_values(
     ]
 
 
+def _listed(column: Iterable[T], name: str, kinds: tuple[type, ...]) -> Sequence[T]:
+    """One `bytes` or text is many of its parts to Python, and a mistake here."""
+    if isinstance(column, (str, *_BYTES_LIKE)) or not isinstance(column, Iterable):
+        raise UsageError(f"{name} are many, like [b'one', b'two'], not {type(column).__name__}")
+    listed = column if isinstance(column, list | tuple) else list(column)
+    for kind in set(map(type, listed)):  # They are many, and of few types.
+        if not issubclass(kind, kinds):
+            raise UsageError(f"{name} are bytes, and one is {kind.__name__}")
+    return listed
+
+
 def draft_table(table: pa.Table | pa.RecordBatch, compress: bool) -> list[Draft]:
     """Keeps I1."""
     whole = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
     rows = _rows_per_block(whole.nbytes, whole.num_rows)
     now = time.time_ns() // 1000
     return [
-        draft_from_arrow(batch, timestamp_us_default=now, compress=compress)
+        draft_from_arrow(piece, timestamp_us_default=now, compress=compress)
         for batch in whole.to_batches(max_chunksize=rows)
         if batch.num_rows
+        for piece in _pieces(batch)
     ]
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut again where records are much larger than their mean, as `_chunks` does."""
+    if batch.num_rows > 1 and batch.nbytes > 4 * BLOCK_BYTES_TARGET:
+        middle = batch.num_rows // 2
+        yield from _pieces(batch.slice(0, middle))
+        yield from _pieces(batch.slice(middle))
+    else:
+        yield batch
 
 
 async def all_settled(

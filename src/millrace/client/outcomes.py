@@ -5,14 +5,23 @@ definitely not in the log, the other that nobody knows yet, and carries what is 
 """
 
 import asyncio
+from collections.abc import Callable
 
-from millrace.core.append import Append, Appended, AppendOutcome, NotAppended, NotAppendedReason
+from millrace.core.append import (
+    Appended,
+    AppendOutcome,
+    AppendUnknown,
+    NotAppended,
+    NotAppendedReason,
+)
+from millrace.core.procedure import Procedure
 from millrace.errors import (
     AppendFailed,
     DiskFull,
     LogSealed,
     MillraceError,
     OutcomeUnknown,
+    TailMoved,
     TimedOut,
     UnknownLog,
 )
@@ -27,20 +36,28 @@ class BlockAppend:
     time, and once the outcome is certain it stands for all: a block that was given up for one of
     them must not be appended for another.  It is made when its first run begins."""
 
-    def __init__(self, append: Append, count: int) -> None:
-        self.append = append
+    def __init__(self, run: Callable[[], Procedure[AppendOutcome]], count: int) -> None:
+        """`run` begins the append, or goes on with it: never a second copy."""
+        self.run = run
         self.count = count
         self.settled: Appended | NotAppended | None = None
-        self._rested = asyncio.Event()
+        self._is_running = True
+        self._rested: asyncio.Event | None = None  # Made for the first who waits: few ever do.
 
     async def begin_turn(self) -> None:
         """Wait until it does not run; then it runs for the caller."""
-        while not self._rested.is_set():
+        while self._is_running:
+            if self._rested is None:
+                self._rested = asyncio.Event()
             await self._rested.wait()
-        self._rested.clear()
+        self._is_running = True
+        if self._rested is not None:
+            self._rested.clear()
 
     def end_turn(self) -> None:
-        self._rested.set()
+        self._is_running = False
+        if self._rested is not None:
+            self._rested.set()
 
 
 class UnknownAppend(OutcomeUnknown):
@@ -64,7 +81,13 @@ class UnknownAppend(OutcomeUnknown):
         return Appended(first, Lsn(first + self.count - 1))
 
 
-def settle(outcome: AppendOutcome, block: BlockAppend, log: str) -> Appended:
+Whereabouts = Callable[[AppendUnknown], str]
+"""What a write path knows of where such an append may be: " at 47", or nothing."""
+
+
+def settle(
+    outcome: AppendOutcome, block: BlockAppend, log: str, whereabouts: Whereabouts
+) -> Appended:
     """The value, or the exception that stands for the outcome; the block remembers one that is
     certain."""
     if isinstance(outcome, Appended):
@@ -74,7 +97,7 @@ def settle(outcome: AppendOutcome, block: BlockAppend, log: str) -> Appended:
         block.settled = outcome
         raise _not_appended(outcome, log)
     raise UnknownAppend(
-        f"log {log!r}: the append at {outcome.first} may or may not have happened "
+        f"log {log!r}: the append{whereabouts(outcome)} may or may not have happened "
         f"({outcome.detail}); log.resume(error) finds out without making a second copy",
         block,
         0,
@@ -103,17 +126,20 @@ def not_sent(log: str) -> TimedOut:
 class TellOutcome:
     """Is told the outcome of a block's first run, and tells its waiter the value or the error."""
 
-    __slots__ = ("_block", "_log", "_waiter")
+    __slots__ = ("_block", "_log", "_waiter", "_whereabouts")
 
-    def __init__(self, block: BlockAppend, log: str, waiter: Waiter[Appended]) -> None:
+    def __init__(
+        self, block: BlockAppend, log: str, whereabouts: Whereabouts, waiter: Waiter[Appended]
+    ) -> None:
         self._block = block
         self._log = log
+        self._whereabouts = whereabouts
         self._waiter = waiter
 
     def set_result(self, outcome: AppendOutcome) -> None:
         self._block.end_turn()
         try:
-            appended = settle(outcome, self._block, self._log)
+            appended = settle(outcome, self._block, self._log, self._whereabouts)
         except MillraceError as error:
             self._waiter.set_exception(error)
         else:
@@ -134,6 +160,8 @@ def _not_appended(outcome: NotAppended, log: str) -> MillraceError:
             return DiskFull(
                 f"log {log!r}: {outcome.detail}; trim logs (`millrace log trim`) or add a node"
             )
+        case NotAppendedReason.CONFLICT:
+            return TailMoved(f"log {log!r}: not appended: {outcome.detail}")
         case NotAppendedReason.DEADLINE:
             return TimedOut(f"log {log!r}: not appended: {outcome.detail}")
         case _:

@@ -1,14 +1,17 @@
-"""How people write positions: `start`, `end`, `47`, `-3`, `+2`, `@2026-08-21T10:00:00`.
+"""How people write positions: `start`, `end`, `47`, `e7n42`, `-3`, `+2`, `@2026-08-21T10:00:00`.
 
-`-3` is the third from the end, `+2` two after the start, `@time` the first block that reaches
-that time (with a zone, or in UTC; `@1724230000` is in seconds).
+`e7n42` is a position of a sequenced log: offset 42 of epoch 7; the number that it stands for will
+do as well.  `-3` is the third from the end, `+2` two after the start, `@time` the first block that
+reaches that time (with a zone, or in UTC; `@1724230000` is in seconds).
 """
 
 import datetime
 from enum import Enum
+from typing import Final
 
 import msgspec
 
+from millrace import lsn
 from millrace.errors import UsageError
 from millrace.types import LSN_MAX, Lsn
 
@@ -27,6 +30,9 @@ class ParsedPosition(msgspec.Struct, frozen=True):
     offset: int = 0  # LSN: the position itself.  TIME: microseconds.
 
 
+START: Final = ParsedPosition(Anchor.START)
+
+
 def parse(text: Position) -> ParsedPosition:
     if isinstance(text, int):
         return ParsedPosition(Anchor.LSN, _checked(text, str(text)))
@@ -37,15 +43,18 @@ def parse(text: Position) -> ParsedPosition:
     text = text.strip()
     match text:
         case "start":
-            return ParsedPosition(Anchor.START)
+            return START
         case "end":
             return ParsedPosition(Anchor.END)
     if text.startswith("@"):
         return ParsedPosition(Anchor.TIME, _microseconds(text))
+    if (named := lsn.parse(text)) is not None:
+        return ParsedPosition(Anchor.LSN, named)
     digits = text[1:] if text[:1] in "+-" else text
     if not digits.isascii() or not digits.isdigit():
         raise UsageError(
-            f"{text!r} is not a position: write start, end, 47, -3, +2 or @2026-08-21T10:00:00"
+            f"{text!r} is not a position: write start, end, 47, e7n42 in a sequenced log, -3, +2 "
+            "or @2026-08-21T10:00:00"
         )
     number = _checked(int(digits), text)
     if text[0] == "-":
@@ -53,6 +62,24 @@ def parse(text: Position) -> ParsedPosition:
     if text[0] == "+":
         return ParsedPosition(Anchor.START, number)
     return ParsedPosition(Anchor.LSN, number)
+
+
+def exact(position: int | str, argument: str) -> Lsn:
+    """The position that is meant, without asking anybody: a number, or the text of one."""
+    if isinstance(position, int | str):
+        parsed = parse(position)
+        if parsed.anchor is Anchor.LSN:
+            return Lsn(parsed.offset)
+    raise UsageError(
+        f"{argument}={position!r}: give a position itself, as `append` returns it (47) or as it is "
+        "written ('e7n42')"
+    )
+
+
+def check_holds_record(parsed: ParsedPosition) -> None:
+    """Raises UsageError for the position before all others."""
+    if parsed.anchor is Anchor.LSN and not parsed.offset:
+        raise UsageError("no record is at 0: positions begin at 1, or at e1n1 in a sequenced log")
 
 
 def _checked(number: int, text: str) -> int:
@@ -81,12 +108,12 @@ def _since_epoch_us(moment: datetime.datetime) -> int:
 
 
 def resolve(parsed: ParsedPosition, start: Lsn, end: Lsn) -> Lsn:
-    """The position itself; TIME must have been looked up.  Clamped to the log's ends where it
-    is relative to one of them."""
+    """The position itself; a TIME, and how far it is back from the END, must have been looked up.
+    Clamped to the log's end where it is relative to its start."""
     match parsed.anchor:
         case Anchor.START:
             return min(Lsn(start + parsed.offset), end)
         case Anchor.END:
-            return max(Lsn(end + parsed.offset), start)
+            return end
         case _:
             return Lsn(parsed.offset)

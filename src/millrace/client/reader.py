@@ -1,105 +1,145 @@
-"""Drives a read stream over the network and hands its blocks and gaps to the application.
+"""What an application reads: records, Arrow batches and gaps of one log, in order.
 
-The core decides (`core/read_stream.py`); this class starts and tells nodes, runs the procedures
-it asks for, keeps its timer, and queues what it delivers until the application takes it.
+Whoever drives the log's read stream (`chain_reading.py`, `sequenced_reading.py`) hands over blocks
+and gaps; they wait here until the application takes them.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from typing import Any, assert_never
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Protocol
 
 import pyarrow as pa
 
-from millrace.codec.blocks import junk
+from millrace.client.end_watch import FindEnd, watch_for_end
 from millrace.codec.cuts import selected_batch, selected_records
-from millrace.core.follow import copy_elsewhere, find_projection
-from millrace.core.messages import Message, Start
-from millrace.core.procedure import DeadlinePassed, Failure, FailureKind
-from millrace.core.read_stream import (
-    Deliver,
-    DeliverGap,
-    Fail,
-    FailReason,
-    Finish,
-    NeedCopy,
-    NeedProjection,
-    NeedRepair,
-    ReadEffect,
-    ReadSettings,
-    ReadStream,
-    SetTimer,
-    StartSender,
-    TellSender,
-)
-from millrace.core.repair import ChainTrouble, FillPolicy, Patience, repair
+from millrace.core.read_effects import Deliver
+from millrace.core.read_stream import ReadStream
+from millrace.core.reading.stream import SequencedReadStream
 from millrace.core.selections import credit_bytes
-from millrace.errors import CorruptBlock, MillraceError, TimedOut, Unavailable, UnknownLog
-from millrace.meta.directory import ClusterDirectory
-from millrace.runtime.links import Links, ReadPushed
-from millrace.runtime.procedures import ProcedureRunner
-from millrace.types import Block, Gap, LogId, Lsn, NodeId, Record, Selection
+from millrace.errors import MillraceError, TimedOut
+from millrace.lsn import show
+from millrace.types import LSN_MAX, Gap, Lsn, Record, Selection
 
-PROCEDURE_TIMEOUT_MS = 60_000
-START_TIMEOUT_MS = 3_000
+
+class Reading(Protocol):
+    """A read stream and the connections that it lives on."""
+
+    @property
+    def stream(self) -> ReadStream | SequencedReadStream: ...
+
+    @property
+    def next_lsn(self) -> Lsn:
+        """What comes next: all before it was handed over."""
+
+    @property
+    def is_served(self) -> bool: ...
+
+    @property
+    def bytes_received(self) -> int: ...
+
+    @property
+    def bytes_delivered(self) -> int: ...
+
+    def explain(self) -> dict[str, object]: ...
+
+    def open(
+        self,
+        deliver: Callable[[Deliver | Gap], None],
+        finish: Callable[[BaseException | None], None],
+    ) -> None: ...
+
+    def took(self, size_bytes: int) -> None: ...
+
+    def stop(self) -> None: ...
+
+    async def close(self) -> None: ...
 
 
 class Reader:
     """Records and gaps of [first, end) in order.  Iterate it, or take `batches()`; close it, or
-    use it as a context manager, to free its place at the node."""
+    use it as a context manager, to free its place at the nodes."""
 
     def __init__(
         self,
-        log: LogId,
-        first: Lsn,
-        end: Lsn,
-        links: Links,
-        directory: ClusterDirectory,
-        runner: ProcedureRunner,
-        policy: FillPolicy,
-        settings: ReadSettings | None = None,
-        name: str | None = None,
+        reading: Reading,
         selection: Selection | None = None,
+        end: Lsn = LSN_MAX,
+        find_end: FindEnd | None = None,
+        timeout_ms: int | None = None,
     ) -> None:
+        """`find_end` is for a reader without an end of its own: it ends where the log is sealed.
+        `timeout_ms` is how long each wait may last that is given no time of its own."""
         self.selection = selection
-        self._name = str(log) if name is None else repr(name)
-        self._links = links
-        self._directory = directory
-        self._runner = runner
-        self._policy = policy
-        self._patience = Patience()
-        self._number = links.open_read(self._pushed)
-        self.stream = ReadStream(log, self._number, first, end, settings, selection)
-        self._node: NodeId | None = None
+        self.end = end
+        self.timeout_ms = timeout_ms
+        self.heard: Callable[[], None] | None = None  # Called when there is something to take.
+        self._reading = reading
         self._ready: deque[Deliver | Gap] = deque()
         self._news = asyncio.Event()
         self._is_finished = False
         self._failure: BaseException | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self._taken_bytes = 0
-        self._perform(self.stream.open())
+        self._watch: asyncio.Task[None] | None = None
+        reading.open(self._deliver, self._finish)
+        if find_end is not None:
+            self._watch = asyncio.create_task(self._end_when_sealed(find_end))
+
+    @property
+    def stream(self) -> ReadStream | SequencedReadStream:
+        return self._reading.stream
+
+    @property
+    def next_lsn(self) -> Lsn:
+        """What comes next: all before it was taken or waits to be."""
+        return self._reading.next_lsn
+
+    @property
+    def is_served(self) -> bool:
+        """Whether nodes serve the reader now, as far as it knows."""
+        return self._reading.is_served
+
+    @property
+    def bytes_received(self) -> int:
+        """Of blocks, over the network; with single copy delivery as many as were delivered."""
+        return self._reading.bytes_received
+
+    @property
+    def bytes_delivered(self) -> int:
+        return self._reading.bytes_delivered
 
     # -- Taking -------------------------------------------------------------------------------
 
     async def take(self, timeout_ms: int | None = None) -> Deliver | Gap | None:
-        """The next part of a block, or a gap; None at the end.  Raises TimedOut, and when nothing
-        can come any more UnknownLog, CorruptBlock, or UsageError if the client was closed."""
-        self._give_back()
-        while not self._ready:
-            if self._failure is not None:
-                raise self._failure
-            if self._is_finished:
-                return None
+        """The next part of a block, or a gap; None at the end.  Raises TimedOut, after which it may
+        be called again, and when nothing can come any more UnknownLog, CorruptBlock, or UsageError
+        if the client was closed."""
+        timeout_ms = self.timeout_ms if timeout_ms is None else timeout_ms
+        while (part := self.poll()) is None and not self._is_finished:
             self._news.clear()
             try:
                 async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                     await self._news.wait()
             except TimeoutError:
-                waits = self.stream.explain()
-                raise TimedOut(
-                    f"nothing at {self.stream.next_lsn} within {timeout_ms} ms: {waits}"
-                ) from None
+                raise self._timed_out(timeout_ms) from None
+        return part
+
+    def _timed_out(self, timeout_ms: int | None) -> TimedOut:
+        explained = self.explain()
+        nodes = explained.get("waits_for_nodes")
+        whose = f" of nodes {nodes}" if nodes else ""
+        return TimedOut(
+            f"nothing at {show(self.next_lsn)} within {timeout_ms} ms: the reader waits "
+            f"for {explained['waits_for']}{whose}; its `explain()` tells more"
+        )
+
+    def poll(self) -> Deliver | Gap | None:
+        """As `take`, without waiting: None if nothing is here now."""
+        self._give_back()
+        if not self._ready:
+            if self._failure is not None:
+                raise self._failure
+            return None
         part = self._ready.popleft()
         if isinstance(part, Deliver):
             self._taken_bytes = credit_bytes(part.block)
@@ -108,9 +148,10 @@ class Reader:
     def __aiter__(self) -> AsyncIterator[Record | Gap]:
         return self.records()
 
-    async def records(self) -> AsyncIterator[Record | Gap]:
-        """One record or gap at a time.  Raises UsageError if the selection leaves out a column."""
-        while (part := await self.take()) is not None:
+    async def records(self, *, timeout_ms: int | None = None) -> AsyncIterator[Record | Gap]:
+        """One record or gap at a time.  Raises UsageError if the selection leaves out a column, and
+        TimedOut if a wait lasts longer than `timeout_ms`: iterate again to go on."""
+        while (part := await self.take(timeout_ms)) is not None:
             if isinstance(part, Gap):
                 yield part
             else:
@@ -118,11 +159,12 @@ class Reader:
                     yield record
 
     async def batches(
-        self, columns: Sequence[str] | None = None
+        self, columns: Sequence[str] | None = None, *, timeout_ms: int | None = None
     ) -> AsyncIterator[pa.RecordBatch | Gap]:
         """One Arrow batch for each block that has selected rows, without copying; gaps in their
-        places.  Without `columns` there are `lsn` and those of the selection."""
-        while (part := await self.take()) is not None:
+        places.  Without `columns` there are `lsn` and those of the selection.  `timeout_ms` as for
+        `records`."""
+        while (part := await self.take(timeout_ms)) is not None:
             if isinstance(part, Gap):
                 yield part
             elif (batch := self.batch(part, columns)).num_rows:
@@ -139,22 +181,24 @@ class Reader:
         return selected_records(part.block, self.selection, part.first, part.end)
 
     def explain(self) -> dict[str, object]:
-        return self.stream.explain()
+        """Why the reader is where it is: what it waits for, and of whom."""
+        return self._reading.explain()
+
+    @property
+    def is_over(self) -> bool:
+        """All was taken, and no more will come."""
+        return self._is_finished and not self._ready and self._failure is None
 
     async def close(self) -> None:
-        self._perform(self.stream.stop())
-        self._links.close_read(self._number)
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._stop_watching()
+        await self._reading.close()
 
     def fail(self, error: MillraceError) -> None:
         """Nothing more will come: `take` hands over what is here already, then raises `error`."""
         if not self._is_finished:
             self._failure = error
-            self._perform(self.stream.stop())
-            for task in self._tasks:
-                task.cancel()
+            self._stop_watching()
+            self._reading.stop()
 
     async def __aenter__(self) -> "Reader":
         return self
@@ -165,139 +209,37 @@ class Reader:
     def _give_back(self) -> None:
         if self._taken_bytes:
             taken, self._taken_bytes = self._taken_bytes, 0
-            self._perform(self.stream.took(taken))
+            self._reading.took(taken)
 
-    # -- Performing ---------------------------------------------------------------------------
+    # -- Being given --------------------------------------------------------------------------
 
-    def _perform(self, effects: list[ReadEffect]) -> None:
-        for effect in effects:
-            match effect:
-                case Deliver():
-                    self._ready.append(effect)
-                    self._news.set()
-                case TellSender(node, message):
-                    address = self._directory.addresses.get(node)
-                    if address is not None:
-                        self._links.tell(address, message)
-                case DeliverGap(gap):
-                    self._ready.append(gap)
-                    self._news.set()
-                case SetTimer(ms):
-                    self._set_timer(ms)
-                case StartSender():
-                    self._node = effect.node
-                    self._spawn(self._start(effect))
-                case NeedProjection():
-                    self._spawn(self._project(effect))
-                case NeedRepair(lsn):
-                    self._spawn(self._repair(lsn))
-                case NeedCopy():
-                    self._spawn(self._copy(effect))
-                case Finish():
-                    self._finish()
-                case Fail(reason, lsn):
-                    self._failure = self._error(reason, lsn)
-                    self._finish()
-                case _:
-                    assert_never(effect)
+    def _deliver(self, part: Deliver | Gap) -> None:
+        self._ready.append(part)
+        self._tell()
 
-    def _pushed(self, message: ReadPushed | None) -> None:
-        if self._node is None:
-            return
-        if message is None:
-            self._perform(self.stream.lost(self._node))
-        else:
-            self._perform(self.stream.arrived(self._node, message))
-
-    def _error(self, reason: FailReason, lsn: Lsn) -> MillraceError:
-        match reason:
-            case FailReason.UNKNOWN_LOG:
-                return UnknownLog(f"log {self._name} was deleted; the reader was at {lsn}")
-            case FailReason.CORRUPT_BLOCK:
-                return CorruptBlock(
-                    f"log {self._name}: the block at {lsn} is damaged and no node that answers "
-                    f"has a good copy; read on behind it, or start the nodes that are away"
-                )
-            case _:
-                assert_never(reason)
-
-    def _finish(self) -> None:
+    def _finish(self, error: BaseException | None) -> None:
         self._is_finished = True
-        if self._timer is not None:
-            self._timer.cancel()
-        self._links.close_read(self._number)
+        self._failure = self._failure or error
+        self._tell()
+
+    def _tell(self) -> None:
         self._news.set()
+        if self.heard is not None:
+            self.heard()
 
-    def _set_timer(self, ms: int) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(ms / 1000, self._timer_fired)
-
-    def _timer_fired(self) -> None:
-        self._timer = None
-        self._perform(self.stream.timer_fired())
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            self._failure = task.exception()
-            self._news.set()
-
-    async def _start(self, effect: StartSender) -> None:
-        node = effect.node
+    async def _end_when_sealed(self, find_end: FindEnd) -> None:
+        failure: MillraceError | None = None
         try:
-            address = await self._directory.address(node)
-            if effect.start.version != self.stream.version:
-                return  # Another START has replaced this one meanwhile.
-            if address is None:
-                self._perform(self.stream.lost(node))
-                return
-            self._links.move_read(self._number, address)
-            answer: Message | Failure = await self._ask(node, address, effect.start)
-        except Unavailable as error:
-            answer = Failure(FailureKind.LOST, str(error))
-        if effect.start.version == self.stream.version:
-            self._perform(self.stream.arrived(node, answer))
+            await watch_for_end(lambda: self.next_lsn, find_end)
+        except MillraceError as error:  # The log was deleted.
+            failure = error
+        self._watch = None  # It is this task, which ends by itself.
+        if failure is not None:
+            self.fail(failure)
+        else:
+            self._reading.stop()
 
-    async def _ask(self, node: NodeId, address: str, start: Start) -> Message:
-        try:
-            return await self._links.ask(address, start, START_TIMEOUT_MS, node)
-        except Unavailable as error:
-            self._directory.not_reached(node, address, error)
-            raise
-
-    async def _project(self, need: NeedProjection) -> None:
-        known = self._runner.projections.get(self.stream.log)
-        if self.stream.projection is None and known is not None:
-            # Good enough to begin with: a node that knows better says so.  Reading then needs no
-            # metadata repository as long as the chain stands.
-            self._perform(self.stream.projected(known))
-            return
-        procedure = find_projection(self.stream.log, need, self.stream.projection)
-        answer = await self._or_late(procedure, Failure(FailureKind.TIMED_OUT, "too late"))
-        self._perform(self.stream.projected(answer))
-
-    async def _repair(self, lsn: Lsn) -> None:
-        projection = self.stream.projection
-        assert projection is not None
-        procedure = repair(projection, lsn, self._policy, junk, self._patience)
-        late = ChainTrouble(projection.head, None, detail="the repair took too long")
-        self._perform(self.stream.repaired(lsn, await self._or_late(procedure, late)))
-
-    async def _copy(self, need: NeedCopy) -> None:
-        projection = self.stream.projection
-        assert projection is not None
-        block: Block | None = await self._or_late(copy_elsewhere(projection, need), None)
-        self._perform(self.stream.copied(need.lsn, block))
-
-    async def _or_late(self, procedure: Any, late: Any) -> Any:
-        try:
-            return await self._runner.run(procedure, PROCEDURE_TIMEOUT_MS)
-        except DeadlinePassed:
-            return late
+    def _stop_watching(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.cancel()

@@ -6,91 +6,43 @@ child makes its own loop), and from several threads at once.  Readers fetch bloc
 across the thread boundary.
 """
 
-import asyncio
-import os
-import threading
-from collections.abc import Coroutine, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
-import uvloop
 
 from millrace.client import cluster as cluster_module
+from millrace.client.any_description import AnyDescription
 from millrace.client.cluster import Addresses, Client, ClusterStatus
-from millrace.client.describe import LogDescription
-from millrace.client.log import Log
+from millrace.client.log import CLOSE_TIMEOUT_MS, VERIFY_TIMEOUT_MS, Log
+from millrace.client.log_standing import LogStanding
+from millrace.client.loop_thread import Connected
+from millrace.client.loop_thread import run as run
 from millrace.client.many import Headers
+from millrace.client.multi_reader import RECORDS_MAX, LogGap, LogRecords, MultiReader
 from millrace.client.outcomes import UnknownAppend
 from millrace.client.positions import Position
 from millrace.client.questions import TIMEOUT_MS
 from millrace.client.reader import Reader
+from millrace.client.standings import NodeStanding, StatusEvent
+from millrace.client.stream_reading import StreamEntry
+from millrace.client.sync_bucket import SyncBucket
 from millrace.core.append import Appended
+from millrace.core.documents.map import BucketRecord
+from millrace.core.epochs import EpochRecord
 from millrace.core.projection import Projection
 from millrace.core.read_stream import Deliver
-from millrace.errors import UsageError
-from millrace.types import Ack, Gap, LogInfo, Lsn, Record, Selection, Weight
-
-T = TypeVar("T")
-
-
-class _LoopThread:
-    """The process's loop for sync calls; made on first use, and anew after a fork."""
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        """In a forked child the thread is gone, and the lock may be held by nobody who lives."""
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._running_loop()).result()
-
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                loop = uvloop.new_event_loop()
-                thread = threading.Thread(
-                    target=loop.run_forever, name="millrace-sync", daemon=True
-                )
-                thread.start()
-                self._loop = loop
-            return self._loop
-
-
-_thread = _LoopThread()
-os.register_at_fork(after_in_child=_thread.forget)
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine, on the process's loop for sync calls."""
-    return _thread.run(work)
-
-
-class _Connected:
-    """Whatever rests on a connection.  It belongs to the process that made it: a forked child
-    would speak in the middle of its parent's sentences."""
-
-    def __init__(self) -> None:
-        self._process = os.getpid()
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._process != os.getpid():
-            work.close()
-            raise UsageError(
-                "this connection was made before a fork and belongs to the parent process: "
-                "connect again in the child"
-            )
-        return _thread.run(work)
+from millrace.core.runs import Runs
+from millrace.core.sequenced.verifying import Verdict
+from millrace.types import FIRST_LSN, Ack, Gap, LogInfo, Lsn, NodeId, Record, Selection, Weight
 
 
 def connect(addresses: Addresses, *, timeout_ms: int = 10_000) -> "SyncClient":
     """As `millrace.connect`, without `await`."""
-    return SyncClient(_thread.run(cluster_module.connect(addresses, timeout_ms=timeout_ms)))
+    return SyncClient(run(cluster_module.connect(addresses, timeout_ms=timeout_ms)))
 
 
-class SyncClient(_Connected):
+class SyncClient(Connected):
     def __init__(self, client: Client) -> None:
         super().__init__()
         self._client = client
@@ -108,23 +60,53 @@ class SyncClient(_Connected):
     def create_log(self, name: str, **attributes: Any) -> "SyncLog":
         return SyncLog(self._run(self._client.create_log(name, **attributes)))
 
+    def change_log(self, name: str, **attributes: Any) -> tuple[LogInfo, EpochRecord]:
+        return self._run(self._client.change_log(name, **attributes))
+
     def log(self, name: str) -> "SyncLog":
         return SyncLog(self._run(self._client.log(name)))
 
     def logs(self) -> list[LogInfo]:
         return self._run(self._client.logs())
 
+    def reader(self, *, skip_gaps: bool = False, no_payload: bool = False) -> "SyncMultiReader":
+        return SyncMultiReader(self._client.reader(skip_gaps=skip_gaps, no_payload=no_payload))
+
     def delete_log(self, name: str) -> None:
         self._run(self._client.delete_log(name))
+
+    def create_bucket(self, name: str, **attributes: Any) -> SyncBucket:
+        return SyncBucket(self._run(self._client.create_bucket(name, **attributes)))
+
+    def bucket(self, name: str) -> SyncBucket:
+        return SyncBucket(self._run(self._client.bucket(name)))
+
+    def buckets(self) -> list[BucketRecord]:
+        return self._run(self._client.buckets())
+
+    def delete_bucket(self, name: str) -> None:
+        self._run(self._client.delete_bucket(name))
 
     def status(self) -> ClusterStatus:
         return self._run(self._client.status())
 
-    def close(self) -> None:
-        self._run(self._client.close())
+    def statuses(self) -> dict[NodeId, NodeStanding]:
+        return self._run(self._client.statuses())
+
+    def events(self) -> list[StatusEvent]:
+        return self._run(self._client.events())
+
+    def drain(self, node: int, *, cancel: bool = False) -> None:
+        self._run(self._client.drain(node, cancel=cancel))
+
+    def mark_unrecoverable(self, node: int) -> None:
+        self._run(self._client.mark_unrecoverable(node))
+
+    def close(self, *, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
+        self._run(self._client.close(timeout_ms=timeout_ms))
 
 
-class SyncLog(_Connected):
+class SyncLog(Connected):
     def __init__(self, log: Log) -> None:
         super().__init__()
         self._log = log
@@ -141,6 +123,13 @@ class SyncLog(_Connected):
     def projection(self) -> Projection:
         return self._log.projection
 
+    @property
+    def standing(self) -> LogStanding:
+        return self._log.standing
+
+    def show(self, lsn: Lsn) -> str:
+        return self._log.show(lsn)
+
     def append(
         self,
         value: bytes,
@@ -149,6 +138,7 @@ class SyncLog(_Connected):
         timestamp_us: int | None = None,
         headers: Headers = (),
         ack: Ack | str | None = None,
+        if_tail: Lsn | int | str | None = None,
         timeout_ms: int = TIMEOUT_MS,
     ) -> Lsn:
         return self._run(
@@ -158,17 +148,18 @@ class SyncLog(_Connected):
                 timestamp_us=timestamp_us,
                 headers=headers,
                 ack=ack,
+                if_tail=if_tail,
                 timeout_ms=timeout_ms,
             )
         )
 
     def append_many(
         self,
-        values: Sequence[bytes],
+        values: Iterable[bytes],
         *,
-        keys: Sequence[bytes | None] | None = None,
+        keys: Iterable[bytes | None] | None = None,
         timestamps_us: Sequence[int] | int | None = None,
-        headers: Sequence[Headers] | None = None,
+        headers: Iterable[Headers] | None = None,
         ack: Ack | str | None = None,
         timeout_ms: int = TIMEOUT_MS,
     ) -> list[Appended]:
@@ -202,9 +193,27 @@ class SyncLog(_Connected):
         *,
         fill_after_ms: int | None = 1_000,
         select: Selection | None = None,
+        timeout_ms: int | None = None,
     ) -> "SyncReader":
-        work = self._log.read(first, until, fill_after_ms=fill_after_ms, select=select)
+        work = self._log.read(
+            first, until, fill_after_ms=fill_after_ms, select=select, timeout_ms=timeout_ms
+        )
         return SyncReader(self._run(work))
+
+    def read_stream(
+        self,
+        stream: int,
+        first: int = FIRST_LSN,
+        end: int | None = None,
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+    ) -> Iterator[StreamEntry | Gap]:
+        entries = self._log.read_stream(stream, first, end, timeout_ms=timeout_ms)
+
+        async def take() -> StreamEntry | Gap | None:
+            return await anext(entries, None)
+
+        return iter(lambda: self._run(take()), None)
 
     def tail(
         self,
@@ -212,8 +221,11 @@ class SyncLog(_Connected):
         *,
         fill_after_ms: int | None = 1_000,
         select: Selection | None = None,
+        timeout_ms: int | None = None,
     ) -> "SyncReader":
-        work = self._log.tail(back, fill_after_ms=fill_after_ms, select=select)
+        work = self._log.tail(
+            back, fill_after_ms=fill_after_ms, select=select, timeout_ms=timeout_ms
+        )
         return SyncReader(self._run(work))
 
     def get(self, position: Position, *, timeout_ms: int = TIMEOUT_MS) -> Record | Gap:
@@ -224,6 +236,15 @@ class SyncLog(_Connected):
 
     def peek(self, *, timeout_ms: int = TIMEOUT_MS) -> Lsn:
         return self._run(self._log.peek(timeout_ms=timeout_ms))
+
+    def tail_lsn(self, *, timeout_ms: int = TIMEOUT_MS) -> Lsn:
+        return self._run(self._log.tail_lsn(timeout_ms=timeout_ms))
+
+    def is_empty(self, *, timeout_ms: int = TIMEOUT_MS) -> bool:
+        return self._run(self._log.is_empty(timeout_ms=timeout_ms))
+
+    def sealed_end(self, *, timeout_ms: int = TIMEOUT_MS) -> Lsn | None:
+        return self._run(self._log.sealed_end(timeout_ms=timeout_ms))
 
     def bounds(self, *, timeout_ms: int = TIMEOUT_MS) -> tuple[Lsn, Lsn]:
         return self._run(self._log.bounds(timeout_ms=timeout_ms))
@@ -237,20 +258,26 @@ class SyncLog(_Connected):
     def weigh(self, first: Lsn, end: Lsn, pieces: int = 64) -> list[Weight]:
         return self._run(self._log.weigh(first, end, pieces))
 
+    def runs(self, first: Lsn, end: Lsn) -> Runs:
+        return self._run(self._log.runs(first, end))
+
     def trim(self, before: Position, *, timeout_ms: int = TIMEOUT_MS) -> Lsn:
         return self._run(self._log.trim(before, timeout_ms=timeout_ms))
 
-    def seal(self) -> Projection:
-        return self._run(self._log.seal())
+    def seal(self, *, timeout_ms: int = TIMEOUT_MS) -> LogStanding:
+        return self._run(self._log.seal(timeout_ms=timeout_ms))
 
-    def describe(self, *, timeout_ms: int = TIMEOUT_MS) -> LogDescription:
+    def describe(self, *, timeout_ms: int = TIMEOUT_MS) -> AnyDescription:
         return self._run(self._log.describe(timeout_ms=timeout_ms))
+
+    def verify(self, *, timeout_ms: int = VERIFY_TIMEOUT_MS) -> Verdict:
+        return self._run(self._log.verify(timeout_ms=timeout_ms))
 
     def flush(self) -> None:
         self._run(self._log.flush())
 
 
-class SyncReader(_Connected):
+class SyncReader(Connected):
     """Iterate it for records and gaps, or take `batches()`."""
 
     def __init__(self, reader: Reader) -> None:
@@ -267,14 +294,19 @@ class SyncReader(_Connected):
         return self._run(self._reader.take(timeout_ms))
 
     def __iter__(self) -> Iterator[Record | Gap]:
-        while (part := self.take()) is not None:
+        return self.records()
+
+    def records(self, *, timeout_ms: int | None = None) -> Iterator[Record | Gap]:
+        while (part := self.take(timeout_ms)) is not None:
             if isinstance(part, Gap):
                 yield part
             else:
                 yield from self._reader.part_records(part)
 
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch | Gap]:
-        while (part := self.take()) is not None:
+    def batches(
+        self, columns: Sequence[str] | None = None, *, timeout_ms: int | None = None
+    ) -> Iterator[pa.RecordBatch | Gap]:
+        while (part := self.take(timeout_ms)) is not None:
             if isinstance(part, Gap):
                 yield part
             elif (batch := self._reader.batch(part, columns)).num_rows:
@@ -285,6 +317,45 @@ class SyncReader(_Connected):
 
     def explain(self) -> dict[str, object]:
         return self._reader.explain()
+
+    def close(self) -> None:
+        self._run(self._reader.close())
+
+
+class SyncMultiReader(Connected):
+    """Several logs in one reader; see `MultiReader`."""
+
+    def __init__(self, reader: MultiReader) -> None:
+        super().__init__()
+        self._reader = reader
+
+    def __enter__(self) -> "SyncMultiReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start_reading(
+        self, log: str, first: Position = "start", until: Position | None = None
+    ) -> None:
+        self._run(self._reader.start_reading(log, first, until))
+
+    def stop_reading(self, log: str) -> None:
+        self._run(self._reader.stop_reading(log))
+
+    def is_reading(self, log: str) -> bool:
+        return self._reader.is_reading(log)
+
+    def is_healthy(self, log: str) -> bool:
+        return self._reader.is_healthy(log)
+
+    def explain(self, log: str) -> dict[str, object]:
+        return self._reader.explain(log)
+
+    def read(
+        self, count: int = RECORDS_MAX, *, timeout_ms: int | None = None
+    ) -> LogRecords | LogGap | None:
+        return self._run(self._reader.read(count, timeout_ms=timeout_ms))
 
     def close(self) -> None:
         self._run(self._reader.close())

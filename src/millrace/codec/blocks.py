@@ -10,6 +10,8 @@ Invariants:
       block wherever two copies are compared (L9).
   I2  No size is believed before it was compared with the bytes at hand and with `limits`.
   I3  Filling a range gives the same bytes on whichever node it happens (`junk`).
+  I4  Records have the positions that the fields of `Block` say.  The header may say others: those
+      in a stream, of a block that is read as one of a commit log (`seen_at`).
 """
 
 from collections.abc import Iterable
@@ -29,10 +31,23 @@ from millrace.codec.header import (
     Header,
     checksum_of,
     parse_header,
+    restamp,
     stamp,
 )
 from millrace.errors import CorruptBlock, UsageError
-from millrace.types import NO_TOKEN, Block, Buffer, EntryKind, Epoch, LogId, Lsn, Record, Token
+from millrace.types import (
+    FIRST_LSN,
+    LSN_MAX,
+    NO_TOKEN,
+    Block,
+    Buffer,
+    EntryKind,
+    Epoch,
+    LogId,
+    Lsn,
+    Record,
+    Token,
+)
 
 __all__ = [
     "HEADER_BYTES",
@@ -44,12 +59,17 @@ __all__ = [
     "columns",
     "draft",
     "junk",
+    "lone_record",
+    "move",
     "parse",
     "parse_header",
     "place",
     "records",
     "records_of",
     "rows_of",
+    "seen_at",
+    "shifted",
+    "values",
     "verify",
 ]
 
@@ -59,6 +79,66 @@ def place(draft: Draft, log: LogId, epoch: Epoch, first: Lsn, token: Token) -> B
     buffer, template = draft.take()
     header = msgspec.structs.replace(template, log=log, epoch=epoch, first=first, token=token)
     return block_of(header, stamp(header, buffer), buffer)
+
+
+def lone_record(log: LogId, value: bytes, token: Token) -> Block:
+    """A block of one record that a sequencer is to place."""
+    made = draft([value], timestamps_us=0, compress=False)
+    return place(made, log, Epoch(0), FIRST_LSN, token)
+
+
+def values(block: Block) -> list[bytes]:
+    """Those of its records; a junk block has none."""
+    return [record.value for record in records(block)]
+
+
+def move(block: Block, epoch: Epoch, first: Lsn, log: LogId | None = None) -> Block:
+    """The same records, by the same writer, at another position, or in another log.  A block that
+    was received lies in memory of its own, and only its header is written; any other is copied."""
+    log, last = block.log if log is None else log, first + block.count - 1
+    if first < FIRST_LSN or last > LSN_MAX:
+        raise UsageError(f"positions {first}..{last} lie outside of 1..{LSN_MAX}")
+    data = block.data
+    if not isinstance(data, memoryview) or data.readonly:
+        data = bytearray(data)
+    checksum = restamp(data, log, first, epoch)
+    kind, token = block.kind, block.token
+    return Block(
+        log,
+        first,
+        block.count,
+        epoch,
+        kind,
+        token,
+        checksum,
+        data,
+        block.is_cut,
+        block.is_published,
+    )
+
+
+def seen_at(block: Block, log: LogId, first: Lsn) -> Block:
+    """The same bytes as a block of this log that begins at `first`, whatever their header says."""
+    return Block(
+        log,
+        first,
+        block.count,
+        block.epoch,
+        block.kind,
+        block.token,
+        block.checksum,
+        block.data,
+        block.is_cut,
+        block.is_published,
+        block.shift,
+    )
+
+
+def shifted(block: Block, log: LogId, by: int) -> Block:
+    """The same records as those of another log, whose positions are higher by this much."""
+    seen = seen_at(block, log, Lsn(block.first + by))
+    seen.shift += by
+    return seen
 
 
 def junk(log: LogId, first: Lsn, count: int, kind: EntryKind) -> Block:
@@ -107,6 +187,10 @@ def columns(block: Block) -> Columns:
     if block.is_cut:
         raise UsageError(
             f"{block!r} was cut for a reader that selects: `codec.cuts` reads it by the selection"
+        )
+    if block.is_published:
+        raise UsageError(
+            f"{block!r} publishes rows of another log, and has none itself: a reader gives them"
         )
     header = parse_header(block.data)
     body = body_of(block, header)
@@ -207,4 +291,5 @@ def block_of(header: Header, checksum: int, data: Buffer) -> Block:
         checksum,
         data,
         header.flags is Flags.CUT,
+        header.flags >= Flags.PUBLISHED,
     )

@@ -12,6 +12,10 @@ Invariants:
   I3  Columns alone, without a filter, are copied once: from the block into its cut.
   I4  Whatever the body of a cut block is, reading it gives rows that lie in the block, in order,
       or CorruptBlock.
+  I5  A cut lies where its block does, and so do its rows, even if the header says otherwise: that
+      of a block of a commit log says its place in its stream.
+  I6  A block that publishes is sent whole, for its rows lie elsewhere and will be cut there, unless
+      its header says that no row of them matches.
 """
 
 from bisect import bisect_left
@@ -31,7 +35,7 @@ from millrace.codec.arrow import (
     record_batch,
     schema_of,
 )
-from millrace.codec.blocks import block_of, body_of, records, records_of
+from millrace.codec.blocks import block_of, body_of, records, records_of, seen_at
 from millrace.codec.header import HEADER_BYTES, Flags, Header, checksum_of, parse_header, stamp
 from millrace.errors import CorruptBlock, UsageError
 from millrace.limits import KIB
@@ -55,8 +59,12 @@ def cut(block: Block, selection: Selection) -> Block:
     if block.kind is not EntryKind.DATA:
         return block
     header = parse_header(block.data)
-    if _is_decided_by(header, selection):
-        return _bare(header)
+    if _matches_none(header, selection):
+        return _bare(block, header)
+    if block.is_published:
+        return block  # Keeps I6: also where positions alone are asked for, since it may be void.
+    if not (selection.columns or selection.has_filter):
+        return _bare(block, header)
     has_filter = selection.has_filter and not _holds_all(header, selection)
     has_all_columns = len(selection.columns) == len(RECORD_COLUMNS)
     if block.size < CUT_BYTES_MIN or (has_all_columns and not has_filter):
@@ -65,17 +73,16 @@ def cut(block: Block, selection: Selection) -> Block:
         batch = _matching(block, selection, selection.columns)
     except CorruptBlock:
         return block  # Its writer made it so; the reader will find it, as any reader does.
-    return _packed(block, header, batch) if batch.num_rows else _bare(header)
+    return _packed(block, header, batch) if batch.num_rows else _bare(block, header)
 
 
-def _is_decided_by(header: Header, selection: Selection) -> bool:
-    """Whether the header is all that there is to send."""
+def _matches_none(header: Header, selection: Selection) -> bool:
+    """Whether the header says that no row matches."""
     first_us, end_us, keys = selection.time_first_us, selection.time_end_us, selection.keys
     return (
         (first_us is not None and header.timestamp_max_us < first_us)
         or (end_us is not None and header.timestamp_min_us >= end_us)
         or (keys is not None and not (keys and header.flags & Flags.HAS_KEYS))
-        or not (selection.columns or selection.has_filter)
     )
 
 
@@ -89,12 +96,12 @@ def _holds_all(header: Header, selection: Selection) -> bool:
     )
 
 
-def _bare(header: Header) -> Block:
+def _bare(block: Block, header: Header) -> Block:
     memory = bytearray(HEADER_BYTES)
     header = msgspec.structs.replace(
         header, flags=Flags.CUT, body_size=0, raw_size=0, body_checksum=0
     )
-    return block_of(header, stamp(header, memory), memory)
+    return _piece(block, header, memory)
 
 
 def _packed(block: Block, header: Header, batch: pa.RecordBatch) -> Block:
@@ -117,7 +124,13 @@ def _packed(block: Block, header: Header, batch: pa.RecordBatch) -> Block:
         raw_size=size,
         body_checksum=checksum_of(data[HEADER_BYTES:]),
     )
-    return block_of(header, stamp(header, data), data)
+    return _piece(block, header, data)
+
+
+def _piece(block: Block, header: Header, data: bytearray | memoryview) -> Block:
+    """Keeps I5."""
+    piece = block_of(header, stamp(header, data), data)
+    return seen_at(piece, block.log, block.first)
 
 
 # -- At the reader ------------------------------------------------------------------------------
@@ -195,10 +208,18 @@ def _read(block: Block, body: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
         raise CorruptBlock(f"{block!r}: its cut body cannot be read: {invalid}") from invalid
     if nulls := [name for name in schema.names if name in _NEVER_NULL and batch[name].null_count]:
         raise CorruptBlock(f"{block!r}: its cut body has nulls in {', '.join(nulls)}")
-    lsns = batch.column("lsn")
-    if batch.num_rows and not _lie_in(block, lsns):
+    batch = _at_place(batch, block.shift)
+    if batch.num_rows and not _lie_in(block, batch.column("lsn")):
         raise CorruptBlock(f"{block!r}: its cut body has positions outside of it or out of order")
     return batch
+
+
+def _at_place(batch: pa.RecordBatch, shift: int) -> pa.RecordBatch:
+    """The rows at the positions that their block is seen at."""
+    if not shift:
+        return batch
+    lsns: Any = pc.add(batch.column("lsn"), pa.scalar(shift, pa.int64()))
+    return pa.RecordBatch.from_arrays([lsns, *batch.columns[1:]], schema=batch.schema)
 
 
 def _lie_in(block: Block, lsns: Any) -> bool:

@@ -17,6 +17,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -48,6 +49,25 @@ class Draft:
     @property
     def size(self) -> int:
         return len(self._buffer)
+
+    @property
+    def is_compressed(self) -> bool:
+        return bool(self._template.flags & Flags.ZSTD)
+
+    @property
+    def timestamps_us(self) -> tuple[int, int]:
+        """The oldest and the newest that the header says."""
+        return self._template.timestamp_min_us, self._template.timestamp_max_us
+
+    @property
+    def has_keys(self) -> bool:
+        return bool(self._template.flags & Flags.HAS_KEYS)
+
+    def reaching(self, timestamp_us: int) -> "Draft":
+        """The same draft, which lookups by time and retention take for no older than this."""
+        newest = max(self._template.timestamp_max_us, timestamp_us)
+        template = msgspec.structs.replace(self._template, timestamp_max_us=newest)
+        return Draft(self._buffer, template)
 
     def take(self) -> tuple[bytearray, Header]:
         """A buffer to stamp a header into, which nobody else was given (I1)."""

@@ -24,6 +24,7 @@ bytes are never copied, neither on their way out nor on their way in.
   I4  Cut blocks travel on read streams: any other message that carries one is refused, so none
       can be taken for the block that it was cut from.
   I5  Encoding is deterministic: `tests/golden/messages` pins the bytes of every message.
+  I6  A block that travels with a position of its own (`Blocks.firsts`) is seen there alone.
 """
 
 import struct
@@ -37,12 +38,13 @@ import msgspec
 
 from millrace.codec import blocks
 from millrace.core import messages
+from millrace.core.commit.record import log_of_stream
 from millrace.core.messages import Message
 from millrace.errors import MessageTooLarge, ProtocolError
 from millrace.limits import FRAME_META_BYTES_MAX, FRAME_PAYLOAD_BYTES_MAX
-from millrace.types import Block, Buffer
+from millrace.types import FIRST_LSN, LSN_MAX, Block, Buffer
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 FRAME_MAGIC: Final = int.from_bytes(b"MLRC", "little")
 FLAG_ANSWER: Final = 1
 REQUEST_ID_MAX: Final = 2**32 - 1
@@ -132,28 +134,44 @@ def parse_frame_header(data: Buffer, start: int = 0) -> FrameHeader:
 
 def decode(header: FrameHeader, body: memoryview) -> Message:
     """The message whose meta and payload are `body`; its blocks are slices of `body`."""
-    if len(body) != header.body_size:
+    meta_size, payload_size = header.meta_size, header.payload_size
+    if len(body) != meta_size + payload_size:
         raise ProtocolError(f"a frame body of {len(body)} bytes instead of {header.body_size}")
     # A copy, because the checksum wants bytes.  The meta is small: the data are in the payload.
-    meta_size = header.meta_size
     meta = bytes(body[:meta_size])
     if google_crc32c.extend(google_crc32c.value(header.covered), meta) != header.checksum:
         raise ProtocolError("a frame whose checksum does not match")
     reader = _codec.reader
-    reader.begin(body[meta_size:])
+    if payload_size:  # Else it stays at rest, and any block finds no bytes.
+        reader.begin(body[meta_size:])
     try:
         message: Message = reader.decoder.decode(meta)
-        unused_bytes = len(reader.payload) - reader.used_bytes
+        unused_bytes = payload_size - reader.used_bytes
         has_cut = reader.has_cut
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"a message that cannot be understood: {error}") from error
     finally:
-        reader.begin(_NOTHING)
+        if payload_size:
+            reader.begin(_NOTHING)
     if unused_bytes:
         raise ProtocolError(f"{unused_bytes} bytes behind the blocks of {type(message).__name__}")
     if has_cut and type(message) is not messages.Blocks:
         raise ProtocolError(f"{type(message).__name__} carries a block cut for a reader")
+    if type(message) is messages.Blocks and message.firsts:
+        return _in_commit_log(message)
     return message
+
+
+def _in_commit_log(message: messages.Blocks) -> messages.Blocks:
+    """Keeps I6."""
+    if len(message.firsts) != len(message.blocks):
+        raise ProtocolError(f"{len(message.blocks)} blocks at {len(message.firsts)} positions")
+    seen: list[Block] = []
+    for block, first in zip(message.blocks, message.firsts, strict=True):
+        if not FIRST_LSN <= first <= LSN_MAX - block.count:
+            raise ProtocolError(f"{block!r} cannot lie at {first} of a commit log")
+        seen.append(blocks.seen_at(block, log_of_stream(block.log), first))
+    return msgspec.structs.replace(message, blocks=tuple(seen))
 
 
 _NOTHING: Final = memoryview(b"")

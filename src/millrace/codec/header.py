@@ -25,7 +25,7 @@ import msgspec
 import pyarrow as pa
 
 from millrace.errors import CorruptBlock, UsageError
-from millrace.limits import BLOCK_BYTES_MAX, BLOCK_RECORDS_MAX, KIB
+from millrace.limits import BLOCK_BYTES_MAX, BLOCK_RECORDS_MAX, KIB, PUBLISHED_RECORDS_MAX
 from millrace.types import FIRST_LSN, LSN_MAX, NO_TOKEN, Buffer, EntryKind, Epoch, LogId, Lsn, Token
 
 MAGIC: Final = b"MRB1"
@@ -38,6 +38,8 @@ _CHECKSUM: Final = Struct("<I")
 _WHOLE: Final = Struct(_FIELDS.format + "I")
 HEADER_BYTES: Final = _WHOLE.size
 
+_PLACE: Final = Struct("<QQQ")  # Log, first, epoch.
+_PLACE_AT: Final = Struct("<4sHHB3sI").size
 _NEWEST: Final = Struct("<q")
 _NEWEST_AT: Final = Struct("<4sHHB3sIQQQQQq").size
 _NO_RESERVED: Final = bytes(3)
@@ -52,11 +54,13 @@ class Flags(IntFlag):
     HAS_KEYS = 2
     HAS_HEADERS = 4
     CUT = 8  # The body is what a reader selected (`cuts.py`); never on disk.
+    PUBLISHED = 16  # The body says where in another log the records lie (`published.py`).
 
 
 # Looked up, because calling an enum costs as much as all the rest of parsing a header.
 _ZSTD: Final = int(Flags.ZSTD)
-_FLAGS: Final = {number: Flags(number) for number in (*range(8), Flags.CUT)}
+_PUBLISHED: Final = (Flags.PUBLISHED, Flags.PUBLISHED | Flags.HAS_KEYS)
+_FLAGS: Final = {number: Flags(number) for number in (*range(8), Flags.CUT, *_PUBLISHED)}
 _KINDS: Final = {int(kind): kind for kind in EntryKind}
 _DATA: Final = int(EntryKind.DATA)
 
@@ -136,6 +140,14 @@ def stamp(header: Header, target: bytearray | memoryview) -> int:
     return checksum
 
 
+def restamp(target: bytearray | memoryview, log: LogId, first: Lsn, epoch: Epoch) -> int:
+    """Change the place in a header that was parsed before; returns its new checksum."""
+    _PLACE.pack_into(target, _PLACE_AT, log, first, epoch)
+    checksum: int = google_crc32c.value(bytes(target[: _FIELDS.size]))
+    _CHECKSUM.pack_into(target, _FIELDS.size, checksum)
+    return checksum
+
+
 def parse_header(data: Buffer) -> Header:
     """The header at the front of `data`, which may be longer or end with the header."""
     front = bytes(memoryview(data)[:HEADER_BYTES])
@@ -207,8 +219,9 @@ def _complaint(header: Header) -> str:
             or header.timestamp_max_us
         )
         return "" if is_bare else f"a {header.kind.name} block has no body and no writer"
-    if header.count > BLOCK_RECORDS_MAX:
-        return f"{header.count} records exceed {BLOCK_RECORDS_MAX}"
+    records_max = BLOCK_RECORDS_MAX if header.flags < Flags.CUT else PUBLISHED_RECORDS_MAX
+    if header.count > records_max:
+        return f"{header.count} records exceed {records_max}"
     if header.flags & Flags.ZSTD:
         return "" if header.body_size < header.raw_size else "compression made it no smaller"
     return "" if header.body_size == header.raw_size else "its two body sizes differ"

@@ -61,6 +61,7 @@ class NotAppendedReason(Enum):
     DEADLINE = "deadline"
     REFUSED = "refused"
     UNKNOWN_LOG = "unknown_log"
+    CONFLICT = "conflict"  # The condition that it was to be appended on does not hold.
 
 
 class NotAppended(msgspec.Struct, frozen=True):

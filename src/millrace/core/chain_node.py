@@ -65,6 +65,7 @@ from millrace.types import (
     LogId,
     Lsn,
     NodeId,
+    Placement,
 )
 
 ChainRequest = (
@@ -108,6 +109,10 @@ class ChainNode:
         self.taken = TakenRanges(state.trim_end, state.contiguous_end)
         for extent in state.sparse:
             self.taken.take(extent.first, Lsn(extent.last + 1))
+
+    @property
+    def trim_end(self) -> Lsn:
+        return self.taken.trim_end
 
     @property
     def readable_end(self) -> Lsn:
@@ -220,7 +225,7 @@ class ChainNode:
         taken.take(first, block.end)
         settle = self._settle(ticket, ack, answer)
         self._unsafe[settle.number] = (first, block.end)
-        return [StoreBlock(block, copyset, ack), settle]
+        return [StoreBlock(block, Placement(copyset), ack), settle]
 
     def _fits_all_the_same(self, block: Block) -> bool:
         """Junk is small and has a place set aside: a full log can still be read to its end, past
@@ -324,6 +329,7 @@ class ChainNode:
         if request.trim_end > taken.trim_end:
             taken.trim(request.trim_end)
             effects.append(TrimLog(self.log, request.trim_end))
+        placement = Placement(request.copyset)
         for block in request.blocks:
             first = max(block.first, taken.trim_end)
             if block.end <= first:
@@ -331,7 +337,7 @@ class ChainNode:
             if taken.overlaps(first, block.end):
                 return [Reply(ticket, self._changed_meanwhile())]
             taken.take(first, block.end)
-            effects.append(StoreBlock(block, request.copyset, Ack.DISK))
+            effects.append(StoreBlock(block, placement, Ack.DISK))
         self.taken = taken
         return [*effects, self._settle(ticket, Ack.DISK, Revised(taken.contiguous_end))]
 

@@ -12,6 +12,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from millrace.core.commit.record import CommitRecord
+from millrace.core.documents.map import BucketRecord
+from millrace.core.epochs import EpochRecord, NodesetChange
 from millrace.core.messages import Message
 from millrace.core.projection import Projection, ReconfigureReason
 from millrace.types import Epoch, LogId, NodeId, NodeInfo
@@ -107,6 +110,64 @@ class Reconfigure(msgspec.Struct, frozen=True):
     reason: ReconfigureReason
 
 
+class ReadEpochs(msgspec.Struct, frozen=True):
+    """From the epoch store; answered with (EpochRecord | None, version) or a Failure."""
+
+    log: LogId
+
+
+class ReplaceEpochs(msgspec.Struct, frozen=True):
+    """Compare-and-set; answered with True, False (somebody else was first) or a Failure."""
+
+    record: EpochRecord
+    expected: int
+
+
+class ReadCommits(msgspec.Struct, frozen=True):
+    """Of a commit log, from the repository; answered with (CommitRecord | None, version) or a
+    Failure."""
+
+    log: LogId
+
+
+class ReplaceCommits(msgspec.Struct, frozen=True):
+    """Compare-and-set; answered with the new version, 0 (somebody else was first) or a Failure."""
+
+    record: CommitRecord
+    expected: int
+
+
+class ReadBucket(msgspec.Struct, frozen=True):
+    """From the repository; answered with (BucketRecord | None, version) or a Failure."""
+
+    name: str
+
+
+class ReplaceBucket(msgspec.Struct, frozen=True):
+    """Compare-and-set; answered with the new version, 0 (somebody else was first) or a Failure."""
+
+    record: BucketRecord
+    expected: int
+
+
+class ReadNodesetChanges(msgspec.Struct, frozen=True):
+    """All that the log's metadata log says; answered with a tuple of NodesetChange or a Failure."""
+
+    log: LogId
+
+
+class AppendNodesetChange(msgspec.Struct, frozen=True):
+    """To the log's metadata log; answered with True, or a Failure: then it may be there or not."""
+
+    log: LogId
+    change: NodesetChange
+
+
+class ReadStatuses(msgspec.Struct, frozen=True):
+    """Answered with the AuthoritativeStatus of each node that has another than the usual one, or a
+    Failure."""
+
+
 class ListNodes(msgspec.Struct, frozen=True):
     """Answered with ClusterView or a Failure."""
 
@@ -131,6 +192,15 @@ Effect = (
     | ReplaceProjection
     | Refresh
     | Reconfigure
+    | ReadEpochs
+    | ReplaceEpochs
+    | ReadCommits
+    | ReplaceCommits
+    | ReadBucket
+    | ReplaceBucket
+    | ReadNodesetChanges
+    | AppendNodesetChange
+    | ReadStatuses
     | ListNodes
     | Note
 )

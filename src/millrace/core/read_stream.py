@@ -395,7 +395,11 @@ class ReadStream:
             self.blocks_received += 1
             self.bytes_received += block.size
             self._version_bytes += credit_bytes(block)
-            is_mine = block.log == self.log and (self.selection is not None or not block.is_cut)
+            is_mine = (
+                block.log == self.log
+                and (self.selection is not None or not block.is_cut)
+                and block.kind is not EntryKind.BRIDGE  # A chain log has no epochs to bridge.
+            )
             if not is_mine or not self._buffer.add(block, self.next_lsn):
                 assert self.projection is not None
                 return effects + self._rewind(RewindReason.MISBEHAVED, self.projection.tail)

@@ -12,6 +12,8 @@ from enum import Enum
 import msgspec
 
 from millrace.core.messages import (
+    Describe,
+    Described,
     Fill,
     Filled,
     Found,
@@ -87,8 +89,14 @@ def repair(
             return RepairResult.NOT_ISSUED
         probed = yield from ask(projection.head, Read(log, epoch, lsn))
         if isinstance(probed, Found):
-            trouble = yield from complete(projection, probed.block)
-            return RepairResult.COMPLETED if trouble is None else trouble
+            lacked = yield from complete(projection, probed.block)
+            if isinstance(lacked, ChainTrouble):
+                return lacked
+            below = None if lacked else (yield from _hole_below(projection, lsn))
+            if below is None:
+                return RepairResult.COMPLETED
+            lsn = below
+            continue
         if not isinstance(probed, Refused) or probed.reason not in (
             Refusal.UNWRITTEN,
             Refusal.TRIMMED,
@@ -113,22 +121,34 @@ def repair(
     return RepairResult.WAITING
 
 
-def complete(projection: Projection, block: Block) -> Procedure[ChainTrouble | None]:
-    """Write the head's block to the rest of the chain; whoever has it already is fine."""
+def complete(projection: Projection, block: Block) -> Procedure[bool | ChainTrouble]:
+    """Write the head's block to the rest of the chain; whoever has it already is fine.  Whether
+    anybody lacked it."""
+    has_lacked = False
     write = Write(projection.log, projection.epoch, block, projection.chain, Ack.DISK)
     for node in projection.chain[1:]:
         answer = yield from ask(node, write)
         if isinstance(answer, Written):
+            has_lacked = True
             continue
         if not isinstance(answer, Refused):
             return _trouble(node, answer)
         if answer.reason is Refusal.WRITTEN:
             yield from _check_same(projection, node, block, answer)
         elif answer.reason is Refusal.TRIMMED:
-            return None
+            return True
         else:
             return _trouble(node, answer)
-    return None
+    return has_lacked
+
+
+def _hole_below(projection: Projection, lsn: Lsn) -> Procedure[Lsn | None]:
+    """A reader that begins above a hole is held up by it as well: the tail hands out nothing that
+    lies behind one."""
+    described = yield from ask(projection.tail, Describe(projection.log))
+    if not isinstance(described, Described) or described.epoch != projection.epoch:
+        return None
+    return described.readable_end if described.readable_end < lsn else None
 
 
 def _fill(
@@ -156,8 +176,8 @@ def _fill(
     if not isinstance(answer, Filled):
         return _trouble(projection.head, answer)
     yield from note("hole.filled", log=log, first=first, last=last)
-    trouble = yield from complete(projection, junk)
-    return RepairResult.FILLED if trouble is None else trouble
+    lacked = yield from complete(projection, junk)
+    return lacked if isinstance(lacked, ChainTrouble) else RepairResult.FILLED
 
 
 def _hole_last(projection: Projection, lsn: Lsn) -> Procedure[Lsn | ChainTrouble]:

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections import deque
 
 from millrace.core.messages import Bootstrapped, Issued, Message, Peeked, Refusal, Refused
-from millrace.limits import BLOCK_RECORDS_MAX, RECENT_RANGES_MAX
+from millrace.limits import PUBLISHED_RECORDS_MAX, RECENT_RANGES_MAX
 from millrace.types import LSN_MAX, NO_LSN, Epoch, Lsn
 
 
@@ -37,7 +37,7 @@ class Sequencer:
     def next(self, epoch: Epoch, count: int) -> Message:
         if epoch != self.epoch:
             return self._refuse(epoch)
-        if not 0 < count <= BLOCK_RECORDS_MAX or self.next_lsn + count > LSN_MAX:
+        if not 0 < count <= PUBLISHED_RECORDS_MAX or self.next_lsn + count > LSN_MAX:
             return Refused(Refusal.BAD_REQUEST, self.epoch, f"cannot issue {count} positions")
         first = self.next_lsn
         self.next_lsn = Lsn(first + count)

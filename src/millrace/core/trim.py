@@ -25,8 +25,10 @@ def retention_point(
     projection: Projection,
     oldest_us: int | None,
     bytes_kept: int | None,
+    kept_us: int | None = None,
 ) -> Procedure[Lsn | Answer]:
-    """Below which position the log may be forgotten by age and by size."""
+    """Below which position the log may be forgotten by age and by size; what is younger than
+    `kept_us` is not for its size."""
     point = Lsn(0)
     log, epoch, tail = projection.log, projection.epoch, projection.tail
     if oldest_us is not None:
@@ -38,5 +40,11 @@ def retention_point(
         answer = yield from ask(tail, FindSize(log, epoch, bytes_kept))
         if not isinstance(answer, Position):
             return answer
-        point = max(point, answer.lsn)
+        surplus = answer.lsn
+        if kept_us is not None:
+            answer = yield from ask(tail, FindTime(log, epoch, kept_us))
+            if not isinstance(answer, Position):
+                return answer
+            surplus = min(surplus, answer.lsn)
+        point = max(point, surplus)
     return point

@@ -42,8 +42,8 @@ async def read_back(log: Log, ledger: Ledger, advanced: Callable[[int], None]) -
                 continue
             _check(batch, seen, ledger, found)
             advanced(batch.num_rows)
-        found.bytes_received = reader.stream.bytes_received
-        found.bytes_delivered = reader.stream.bytes_delivered
+        found.bytes_received = reader.bytes_received
+        found.bytes_delivered = reader.bytes_delivered
     found.seconds = time.perf_counter() - started_s
     found.missing = seen.count(0)
     return found

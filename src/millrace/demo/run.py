@@ -57,7 +57,7 @@ class Demo:
         await asyncio.get_running_loop().run_in_executor(None, self._cluster.start)
         client = await connect(self._cluster.addresses)
         try:
-            log = await client.create_log(LOG, replication=3)
+            log = await client.create_log(LOG, replication=3, write_path="chain")
             chain = " -> ".join(map(str, log.projection.chain))
             self._console.print(f"Log {LOG!r}: three copies, chain {chain}, acknowledged on disk")
             report = await self._story(client, log)

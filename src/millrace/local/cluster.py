@@ -4,7 +4,9 @@ Everything lives in one folder: a configuration, a data directory and a log file
 and `cluster.json`, so that another process (the command line) can take the cluster over.
 """
 
+import itertools
 import os
+import random
 import shutil
 import signal
 import socket
@@ -36,6 +38,9 @@ SLOW_S = 5.0  # A node that takes longer to start is worth a word.
 LOG_LINES_SHOWN = 5
 NODES_MAX = 64
 STATE_FILE = "cluster.json"
+PORTS = range(20_000, 32_000)
+PORT_RUNS_MAX = 64
+_port_runs = itertools.count(random.randrange(len(PORTS)), 200)  # 200: three for each node.
 
 
 class LocalNode(msgspec.Struct):
@@ -46,6 +51,7 @@ class LocalNode(msgspec.Struct):
     admin: str
     folder: str
     pid: int = 0
+    documents: str = ""
 
 
 class _State(msgspec.Struct):
@@ -73,8 +79,8 @@ class LocalCluster:
         lease_ttl_ms: int = 2_000,
         first_port: int | None = None,
     ) -> "LocalCluster":
-        """Lay out a cluster; `start` runs it.  Ports are `first_port` and the following, and 100
-        above them for the admin ports, if all are free; else any that are."""
+        """Lay out a cluster; `start` runs it.  Ports are `first_port` and the following, 100 above
+        them for the admin ports and 200 for documents, if all are free; else any that are."""
         if (folder / STATE_FILE).exists():
             raise UsageError(
                 f"{folder} holds a cluster already: `millrace dev down --wipe` removes it"
@@ -92,6 +98,7 @@ class LocalCluster:
                 f"127.0.0.1:{ports[number - 1]}",
                 f"127.0.0.1:{ports[nodes + number - 1]}",
                 str(folder / f"node-{number}"),
+                documents=f"127.0.0.1:{ports[2 * nodes + number - 1]}",
             )
             for number in range(1, nodes + 1)
         ]
@@ -131,6 +138,27 @@ class LocalCluster:
             ) from None
         except msgspec.DecodeError as error:
             raise UsageError(f"{folder / STATE_FILE} cannot be read: {error}") from error
+
+    def add_node(self, location: str = "") -> LocalNode:
+        """Lay out one more node with the settings of the others; `start` runs it."""
+        if len(self.nodes) >= NODES_MAX:
+            raise UsageError(f"the cluster has {NODES_MAX} nodes, and cannot have more")
+        number = max(node.id for node in self.nodes) + 1
+        port, admin_port, documents_port = free_ports(3)
+        node = LocalNode(
+            number,
+            f"127.0.0.1:{port}",
+            f"127.0.0.1:{admin_port}",
+            str(self.folder / f"node-{number}"),
+            documents=f"127.0.0.1:{documents_port}",
+        )
+        settings = _node_settings(node, location, hosts_metadata=False)
+        like = load(self._file(self.nodes[0]))
+        configuration = msgspec.structs.replace(like, node=settings)
+        self._write(node, validate(configuration, f"node {number}"))
+        self._state.nodes.append(node)
+        self._save()
+        return node
 
     @property
     def name(self) -> str:
@@ -302,11 +330,12 @@ class LocalCluster:
 
 
 def _node_settings(node: LocalNode, location: str, *, hosts_metadata: bool) -> NodeSettings:
-    roles = (Role.STORAGE, Role.SEQUENCER)
+    roles = (Role.STORAGE, Role.SEQUENCER, Role.DOCUMENTS)
     return NodeSettings(
         node.id,
         str(Path(node.folder) / "data"),
         node.address,
+        documents=node.documents,
         admin=node.admin,
         location=location,
         roles=(*roles, Role.METADATA) if hosts_metadata else roles,
@@ -334,18 +363,26 @@ def is_healthy(admin: str) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on now, all different."""
+    """Ports nobody listens on now, all different; below those that the system gives to outgoing
+    connections, so that a node which restarts finds its own still free.  Neighbours, and each time
+    the next ones: whoever else looks for some at the same time has others."""
+    for _ in range(PORT_RUNS_MAX):
+        first = next(_port_runs) % (len(PORTS) - count) + PORTS[0]
+        found = _bind_all(list(range(first, first + count)))
+        if found is not None:
+            return found
     found = _bind_all([0] * count)
     assert found is not None
     return found
 
 
 def _node_ports(nodes: int, first: int | None) -> list[int]:
-    """One for each node, then one more for each."""
+    """One for each node, then one more for each, and one more."""
     if first is None:
-        return free_ports(2 * nodes)
-    wanted = [*range(first, first + nodes), *range(first + 100, first + 100 + nodes)]
-    return _bind_all(wanted) or free_ports(2 * nodes)
+        return free_ports(3 * nodes)
+    starts = (first, first + 100, first + 200)
+    wanted = [start + number for start in starts for number in range(nodes)]
+    return _bind_all(wanted) or free_ports(3 * nodes)
 
 
 def _bind_all(ports: list[int]) -> list[int] | None:

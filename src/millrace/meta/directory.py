@@ -1,14 +1,23 @@
-"""Typed access to what the repository holds: projections, nodes, logs, trim points.
+"""Typed access to what the repository holds: nodes, logs and who serves them, buckets, trim points.
 
 I1  An address under which its node was not reached is looked up again by the next one who wants
     it, soon or not at all: without the repository the old one must do.
 """
 
 import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
 from typing import Final
 
+from millrace.core.commit.record import CommitRecord
+from millrace.core.documents.failover_request import FailoverRequest
+from millrace.core.documents.map import BucketRecord
+from millrace.core.documents.rebalance import RebalanceRecord
+from millrace.core.epochs import EpochRecord, metadata_log_of
 from millrace.core.procedure import ClusterView
 from millrace.core.projection import Projection
+from millrace.core.publications import PublicationRecord, app_key
+from millrace.core.statuses import NodeStatusEntry
 from millrace.errors import (
     LogExists,
     MetadataOutcomeUnknown,
@@ -19,9 +28,10 @@ from millrace.errors import (
 )
 from millrace.meta import keys
 from millrace.meta.contract import ANY_VERSION, Conflict, Repository
-from millrace.types import FIRST_LSN, LogId, LogInfo, Lsn, NodeId
+from millrace.types import FIRST_LSN, AuthoritativeStatus, LogId, LogInfo, Lsn, NodeId
 
 LOOK_AGAIN_S: Final = 0.5
+ChangeStatus = Callable[[NodeStatusEntry | None], NodeStatusEntry | None]
 
 
 class ClusterDirectory:
@@ -62,6 +72,41 @@ class ClusterDirectory:
         except (TimeoutError, MillraceError):
             pass  # Keeps I1.
 
+    # -- Statuses -----------------------------------------------------------------------------
+
+    async def statuses(self) -> Mapping[NodeId, AuthoritativeStatus]:
+        """Of the nodes that have an entry; the others are FULLY_AUTHORITATIVE."""
+        return {node: entry.status for node, entry in (await self.status_entries()).items()}
+
+    async def status_entries(self) -> dict[NodeId, NodeStatusEntry]:
+        listed, _ = await self.repository.list(keys.STATUSES.prefix)
+        return {keys.STATUSES.id_of(entry.key): keys.STATUSES.decode(entry) for entry in listed}
+
+    async def change_status(self, node: NodeId, change: ChangeStatus) -> NodeStatusEntry | None:
+        """Replace a node's entry by what `change` makes of the one that stands; None leaves it.
+        The entry that stands afterwards."""
+        while True:
+            found = await self.repository.get(keys.STATUSES.key(node))
+            current = keys.STATUSES.find(found)
+            changed = change(current)
+            if changed is None:
+                return current
+            try:
+                value = keys.STATUSES.encode(changed)
+                await self.repository.set(found.key, value, found.version)
+            except Conflict:
+                continue
+            return changed
+
+    async def rebuild_reports(self) -> dict[keys.RebuildId, keys.RebuildReport]:
+        listed, _ = await self.repository.list(keys.REBUILDS.prefix)
+        return {keys.REBUILDS.id_of(entry.key): keys.REBUILDS.decode(entry) for entry in listed}
+
+    async def report_rebuild(self, id: keys.RebuildId, report: keys.RebuildReport) -> None:
+        """Nobody else writes it."""
+        key, value = keys.REBUILDS.key(id), keys.REBUILDS.encode(report)
+        await self.repository.set(key, value, ANY_VERSION)
+
     # -- Projections --------------------------------------------------------------------------
 
     async def read_projection(self, log: LogId) -> tuple[Projection | None, int]:
@@ -84,6 +129,51 @@ class ClusterDirectory:
         entries, _ = await self.repository.list(keys.PROJECTIONS.prefix)
         return [keys.PROJECTIONS.decode(entry) for entry in entries]
 
+    # -- Epochs -------------------------------------------------------------------------------
+
+    async def read_epochs(self, log: LogId) -> tuple[EpochRecord | None, int]:
+        entry = await self.repository.get(keys.EPOCHS.key(log))
+        return keys.EPOCHS.find(entry), entry.version
+
+    async def replace_epochs(self, record: EpochRecord, expected: int) -> bool:
+        key = keys.EPOCHS.key(record.log)
+        try:
+            await self.repository.set(key, keys.EPOCHS.encode(record), expected)
+        except Conflict:
+            return False
+        except MetadataOutcomeUnknown:
+            # Only the sequencer of an epoch writes a record that names it: look whether it is ours.
+            current, _ = await self.read_epochs(record.log)
+            return current == record
+        return True
+
+    async def epochs(self) -> list[EpochRecord]:
+        entries, _ = await self.repository.list(keys.EPOCHS.prefix)
+        return [keys.EPOCHS.decode(entry) for entry in entries]
+
+    # -- Commits ------------------------------------------------------------------------------
+
+    async def read_commits(self, log: LogId) -> tuple[CommitRecord | None, int]:
+        entry = await self.repository.get(keys.COMMITS.key(log))
+        return keys.COMMITS.find(entry), entry.version
+
+    async def replace_commits(self, record: CommitRecord, expected: int) -> int:
+        """The new version; 0 if somebody else was first."""
+        key = keys.COMMITS.key(record.log)
+        try:
+            entry = await self.repository.set(key, keys.COMMITS.encode(record), expected)
+        except Conflict:
+            return 0
+        except MetadataOutcomeUnknown:
+            # Only the committer of a term writes a record that names it: look whether it is ours.
+            current, version = await self.read_commits(record.log)
+            return version if current == record else 0
+        return entry.version
+
+    async def commits(self) -> list[CommitRecord]:
+        entries, _ = await self.repository.list(keys.COMMITS.prefix)
+        return [keys.COMMITS.decode(entry) for entry in entries]
+
     # -- Logs ---------------------------------------------------------------------------------
 
     async def find_log(self, name: str) -> LogInfo:
@@ -99,15 +189,17 @@ class ClusterDirectory:
 
     async def next_log_id(self) -> LogId:
         """A number no log has or had."""
+        return LogId(await self._next_number(keys.NEXT_LOG_ID, keys.FIRST_LOG_ID))
+
+    async def _next_number(self, counter: keys.SingleKey[int], first: int) -> int:
         while True:
-            entry = await self.repository.get(keys.NEXT_LOG_ID.key)
-            number = keys.NEXT_LOG_ID.find(entry) or keys.FIRST_LOG_ID
-            following = keys.NEXT_LOG_ID.encode(number + 1)
+            entry = await self.repository.get(counter.key)
+            number = counter.find(entry) or first
             try:
-                await self.repository.set(keys.NEXT_LOG_ID.key, following, entry.version)
+                await self.repository.set(counter.key, counter.encode(number + 1), entry.version)
             except Conflict:
                 continue
-            return LogId(number)
+            return number
 
     async def add_log(self, info: LogInfo) -> None:
         key = keys.LOG_NAMES.key(info.name)
@@ -124,12 +216,113 @@ class ClusterDirectory:
     async def remove_projection(self, log: LogId) -> None:
         """All that is left of a log without a name."""
         await self._remove(keys.PROJECTIONS.key(log))
+        await self._remove(keys.EPOCHS.key(log))
+        await self._remove(keys.EPOCHS.key(metadata_log_of(log)))
+        await self._remove(keys.COMMITS.key(log))
         await self._remove(keys.TRIMS.key(log))
 
     async def _remove(self, key: str) -> None:
         entry = await self.repository.get(key)
         if entry.version:
             await self.repository.delete(key, ANY_VERSION)
+
+    # -- Buckets ------------------------------------------------------------------------------
+
+    async def next_bucket_id(self) -> int:
+        """A number no bucket has or had."""
+        return await self._next_number(keys.NEXT_BUCKET_ID, keys.FIRST_BUCKET_ID)
+
+    async def unused_bucket_id(self) -> int:
+        """No bucket has had this number, nor any above it."""
+        entry = await self.repository.get(keys.NEXT_BUCKET_ID.key)
+        return keys.NEXT_BUCKET_ID.find(entry) or keys.FIRST_BUCKET_ID
+
+    async def read_bucket(self, name: str) -> tuple[BucketRecord | None, int]:
+        entry = await self.repository.get(keys.BUCKETS.key(name))
+        return keys.BUCKETS.find(entry), entry.version
+
+    async def replace_bucket(self, record: BucketRecord, expected: int) -> int:
+        """The new version; 0 if somebody else was first."""
+        key = keys.BUCKETS.key(record.name)
+        try:
+            entry = await self.repository.set(key, keys.BUCKETS.encode(record), expected)
+        except Conflict:
+            return 0
+        except MetadataOutcomeUnknown:
+            # Who changes a seat gives it a term or an id of its own: look whether it is ours.
+            current, version = await self.read_bucket(record.name)
+            return version if current == record else 0
+        return entry.version
+
+    async def buckets(self) -> list[BucketRecord]:
+        entries, _ = await self.repository.list(keys.BUCKETS.prefix)
+        return [keys.BUCKETS.decode(entry) for entry in entries]
+
+    async def remove_bucket(self, name: str) -> None:
+        """The nodes are told by the keeper to drop what they hold of it."""
+        await self._remove(keys.BUCKETS.key(name))
+        await self._remove(keys.REBALANCES.key(name))
+        await self._remove(keys.FAILOVERS.key(name))
+
+    async def read_rebalance(self, bucket: str) -> tuple[RebalanceRecord | None, int]:
+        entry = await self.repository.get(keys.REBALANCES.key(bucket))
+        return keys.REBALANCES.find(entry), entry.version
+
+    async def replace_rebalance(self, bucket: str, record: RebalanceRecord, expected: int) -> bool:
+        """Whether nobody else was first."""
+        key = keys.REBALANCES.key(bucket)
+        try:
+            await self.repository.set(key, keys.REBALANCES.encode(record), expected)
+        except Conflict:
+            return False
+        except MetadataOutcomeUnknown:
+            current, _ = await self.read_rebalance(bucket)
+            return current == record
+        return True
+
+    async def read_failover(self, bucket: str) -> tuple[FailoverRequest | None, int]:
+        entry = await self.repository.get(keys.FAILOVERS.key(bucket))
+        return keys.FAILOVERS.find(entry), entry.version
+
+    async def replace_failover(self, bucket: str, request: FailoverRequest, expected: int) -> bool:
+        """Whether nobody else was first."""
+        key = keys.FAILOVERS.key(bucket)
+        try:
+            await self.repository.set(key, keys.FAILOVERS.encode(request), expected)
+        except Conflict:
+            return False
+        except MetadataOutcomeUnknown:
+            current, _ = await self.read_failover(bucket)
+            return current == request
+        return True
+
+    # -- Publications -------------------------------------------------------------------------
+
+    async def read_publication(self, app: str) -> tuple[PublicationRecord | None, int]:
+        entry = await self.repository.get(keys.PUBLICATIONS.key(app_key(app)))
+        return keys.PUBLICATIONS.find(entry), entry.version
+
+    async def replace_publication(self, record: PublicationRecord, expected: int) -> int:
+        """The new version; 0 if somebody else was first."""
+        key = keys.PUBLICATIONS.key(app_key(record.app))
+        try:
+            entry = await self.repository.set(key, keys.PUBLICATIONS.encode(record), expected)
+        except Conflict:
+            return 0
+        except MetadataOutcomeUnknown:
+            # Marks are drawn, and what is noted is the same whoever does it: look whether it is so.
+            current, version = await self.read_publication(record.app)
+            return version if current == record else 0
+        return entry.version
+
+    async def publications(self) -> list[PublicationRecord]:
+        entries, _ = await self.repository.list(keys.PUBLICATIONS.prefix)
+        return [keys.PUBLICATIONS.decode(entry) for entry in entries]
+
+    async def remove_publication(self, app: str, expected: int) -> None:
+        """Unless somebody has changed it."""
+        with contextlib.suppress(Conflict, MetadataOutcomeUnknown):
+            await self.repository.delete(keys.PUBLICATIONS.key(app_key(app)), expected)
 
     # -- Trim points --------------------------------------------------------------------------
 

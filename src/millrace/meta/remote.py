@@ -44,6 +44,26 @@ PAUSE_MS: Final = 50  # Between rounds over the addresses.
 M = TypeVar("M", bound=Message)
 
 
+class _Attempts:
+    """Those of one operation: the time they have together, and why none has succeeded yet."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        self.deadline = Deadline(timeout_ms)
+        self._timeout_ms = timeout_ms
+        self._count = 0
+        self._reason = ""
+
+    def failed(self, answer: Message) -> None:
+        self._count += 1
+        if not self._reason or not self.deadline.is_over:
+            # The last one is cut short by the end of the time, and tells nothing but that.
+            self._reason = _detail(answer)
+
+    def told(self) -> str:
+        times = "once" if self._count == 1 else f"{self._count} times"
+        return f"asked {times} within {self._timeout_ms} ms: {self._reason}"
+
+
 class RemoteRepository:
     def __init__(self, wire: Wire, addresses: Sequence[str], timeout_ms: int = TIMEOUT_MS) -> None:
         if not addresses:
@@ -72,13 +92,13 @@ class RemoteRepository:
 
     async def list(self, prefix: str) -> tuple[tuple[Entry, ...], int]:
         bounds.check_prefix(prefix)
-        deadline = Deadline(self._timeout_ms)
+        attempts = _Attempts(self._timeout_ms)
         while True:
             page = await self._ask(MetaList(prefix), MetaListing)
             entries, answer = await self._following_pages(prefix, page)
             if answer is None:
                 return tuple(entries), page.revision
-            self._check_time(deadline, answer)  # The listing was lost on its way: begin again.
+            self._check_time(attempts, answer)  # The listing was lost on its way: begin again.
 
     async def _following_pages(
         self, prefix: str, page: MetaListing
@@ -98,7 +118,7 @@ class RemoteRepository:
 
     async def watch(self, prefix: str, revision: int) -> AsyncGenerator[Change, None]:
         bounds.check_prefix(prefix)
-        deadline: Deadline | None = None  # Runs from the first failure to the first success.
+        attempts: _Attempts | None = None  # From the first failure to the first success.
         while True:
             address = self._addresses[self._current]
             pushes = Pushes(limits.WATCH_EVENTS_MAX)
@@ -107,7 +127,7 @@ class RemoteRepository:
             try:
                 answer = await self._attempt(MetaWatch(stream, prefix, revision), self._timeout_ms)
                 if isinstance(answer, MetaWatching):
-                    deadline = None
+                    attempts = None
                     async for change in pushes.changes(revision):
                         yield change
                         if change.lost:
@@ -115,8 +135,8 @@ class RemoteRepository:
                         revision = change.revision
                     self._skip(address)
                 else:
-                    deadline = deadline or Deadline(self._timeout_ms)
-                    self._check_time(deadline, answer)
+                    attempts = attempts or _Attempts(self._timeout_ms)
+                    self._check_time(attempts, answer)
             finally:
                 self._watching.discard(pushes)
                 self._wire.close_stream(stream)
@@ -143,31 +163,31 @@ class RemoteRepository:
 
     async def _ask(self, message: Message, wanted: type[M]) -> M:
         """For what may be done twice."""
-        deadline = Deadline(self._timeout_ms)
+        attempts = _Attempts(self._timeout_ms)
         while True:
-            answer = await self._attempt(message, deadline.left_ms())
+            answer = await self._attempt(message, attempts.deadline.left_ms())
             if isinstance(answer, wanted):
                 return answer
-            self._check_time(deadline, answer)
+            self._check_time(attempts, answer)
             await self._pause_after_round()
 
     async def _change(self, key: str, message: Message, expected: int, wanted: type[M]) -> M:
         bounds.check_expected(expected)
-        deadline = Deadline(self._timeout_ms)
+        attempts = _Attempts(self._timeout_ms)
         may_have_happened = False
         while True:
-            answer = await self._attempt(message, deadline.left_ms())
+            answer = await self._attempt(message, attempts.deadline.left_ms())
             if isinstance(answer, wanted):
                 return answer
             if isinstance(answer, Refused) and answer.reason is Refusal.CONFLICT:
                 await self._check_conflict(key, expected, may_have_happened)
                 continue  # What stood in the way is gone again.
             may_have_happened |= isinstance(answer, MetaUnknown)
-            if may_have_happened and (expected <= 0 or deadline.is_over):
+            if may_have_happened and (expected <= 0 or attempts.deadline.is_over):
                 raise errors.MetadataOutcomeUnknown(
                     f"{key} may have been changed: {_detail(answer)}"
                 )
-            self._check_time(deadline, answer)
+            self._check_time(attempts, answer)
             await self._pause_after_round()
 
     async def _check_conflict(self, key: str, expected: int, may_have_happened: bool) -> None:
@@ -204,13 +224,14 @@ class RemoteRepository:
                 self._failures = 0
         return answer
 
-    def _check_time(self, deadline: Deadline, answer: Message) -> None:
+    def _check_time(self, attempts: _Attempts, answer: Message) -> None:
         if not isinstance(answer, Refused | MetaUnknown):
             raise errors.ProtocolError(f"{type(answer).__name__} answers no metadata request")
-        if deadline.is_over:
+        attempts.failed(answer)
+        if attempts.deadline.is_over:
+            where = ", ".join(self._addresses)
             raise errors.MetadataUnavailable(
-                f"the metadata repository at {', '.join(self._addresses)} did not answer in"
-                f" {self._timeout_ms} ms: {_detail(answer)}"
+                f"the metadata repository at {where} does not answer, {attempts.told()}"
             )
 
     def _skip(self, address: str) -> None:

@@ -1,7 +1,8 @@
 """A process's connections to the nodes of its cluster, and the streams pushed over them.
 
 Streams are numbered once for the whole process.  Whatever a node pushes on a stream goes to that
-stream's listener, which hears None when the connection it was opened on ends.
+stream's listener, which hears None when a connection it was opened on ends.  A stream of blocks
+may come from several nodes; its listener hears of whom each message is.
 """
 
 import itertools
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from millrace.core.messages import (
     Blocks,
     CaughtUp,
+    Damaged,
     Ended,
     GapFound,
     Hello,
@@ -24,8 +26,8 @@ from millrace.runtime.peers import ANY_NODE, Peers
 from millrace.runtime.session import Session
 from millrace.types import NodeId
 
-ReadPushed = Blocks | CaughtUp | GapFound | Ended
-ReadListener = Callable[[ReadPushed | None], None]
+ReadPushed = Blocks | CaughtUp | GapFound | Damaged | Ended
+ReadListener = Callable[[NodeId, ReadPushed | None], None]
 WatchListener = Callable[[MetaChanged | None], None]
 
 
@@ -38,7 +40,7 @@ class Links:
     ) -> None:
         self.counters = counters or TransportCounters()
         self._peers = Peers(hello, self, settings, self.counters)
-        self._reads: dict[int, tuple[str, ReadListener]] = {}
+        self._reads: dict[int, tuple[set[str], ReadListener]] = {}
         self._watches: dict[int, tuple[str, WatchListener]] = {}
         self._numbers = itertools.count(1)
 
@@ -67,6 +69,10 @@ class Links:
         session.ask_for(waiter, message, timeout_ms)
         return True
 
+    def is_resting(self, address: str) -> bool:
+        """As `Peers.is_resting`."""
+        return self._peers.is_resting(address)
+
     def tell(self, address: str, message: Message) -> None:
         session = self._peers.open_session(address)
         if session is not None:
@@ -82,14 +88,14 @@ class Links:
         self._watches.pop(number, None)
 
     def open_read(self, listener: ReadListener) -> int:
-        """A stream of blocks; `move_read` says which node it comes from."""
+        """A stream of blocks; `add_read` says which nodes it comes from."""
         number = next(self._numbers)
-        self._reads[number] = ("", listener)
+        self._reads[number] = (set(), listener)
         return number
 
-    def move_read(self, number: int, address: str) -> None:
+    def add_read(self, number: int, address: str) -> None:
         if number in self._reads:
-            self._reads[number] = (address, self._reads[number][1])
+            self._reads[number][0].add(address)
 
     def close_read(self, number: int) -> None:
         self._reads.pop(number, None)
@@ -103,10 +109,10 @@ class Links:
         pass
 
     def received(self, session: Session, request_id: int, message: Message) -> None:
-        if isinstance(message, Blocks | CaughtUp | GapFound | Ended):
+        if isinstance(message, ReadPushed):
             read = self._reads.get(message.stream)
             if read is not None:
-                read[1](message)
+                read[1](session.peer.node, message)
         elif isinstance(message, MetaChanged):
             watch = self._watches.get(message.stream)
             if watch is not None:
@@ -119,9 +125,9 @@ class Links:
 
     def closed(self, session: Session, reason: str) -> None:
         address = self._peers.address_of(session)
-        for read_address, tell_reader in list(self._reads.values()):
-            if read_address == address:
-                tell_reader(None)
+        for addresses, tell_reader in list(self._reads.values()):
+            if address in addresses:
+                tell_reader(session.peer.node, None)
         for watch_address, tell_watcher in list(self._watches.values()):
             if watch_address == address:
                 tell_watcher(None)

@@ -81,6 +81,13 @@ class Peers:
                 return address
         return None
 
+    def is_resting(self, address: str) -> bool:
+        """It could not be reached a moment ago, and will not be dialled before its time."""
+        peer = self._peers.get(address)
+        if peer is None or self.open_session(address) is not None:
+            return False
+        return peer.not_before_s > asyncio.get_running_loop().time()
+
     async def session(self, address: str) -> Session:
         """An open session; raises NoNodeReachable or WrongPeer."""
         session = self.open_session(address)

@@ -8,12 +8,17 @@ import asyncio
 import logging
 import random
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeVar, assert_never
 
+from millrace.codec.blocks import lone_record, values
+from millrace.core.commit.record import CommitRecord
+from millrace.core.documents.map import BucketRecord
+from millrace.core.epochs import EpochRecord
 from millrace.core.messages import Message
 from millrace.core.procedure import (
     Answer,
+    AppendNodesetChange,
     Ask,
     AskAll,
     ClusterView,
@@ -25,18 +30,27 @@ from millrace.core.procedure import (
     Note,
     Pause,
     Procedure,
+    ReadBucket,
+    ReadCommits,
+    ReadEpochs,
+    ReadNodesetChanges,
     ReadProjection,
+    ReadStatuses,
     Reconfigure,
     Refresh,
+    ReplaceBucket,
+    ReplaceCommits,
+    ReplaceEpochs,
     ReplaceProjection,
 )
 from millrace.core.projection import Projection
 from millrace.core.reconfigure import Change, reconfigure
 from millrace.core.repair import MakeJunk
+from millrace.core.sequenced.metadata_log import append_change, read_changes
 from millrace.errors import MessageTooLarge, MillraceError
 from millrace.runtime.asks import AnswerWaiter
 from millrace.runtime.hot_run import AskNow, HotRun, Waiter, failure_of
-from millrace.types import Epoch, LogId, NodeId, Token
+from millrace.types import AuthoritativeStatus, Epoch, LogId, NodeId, Token
 
 T = TypeVar("T")
 ASK_TIMEOUT_MS = 3_000
@@ -62,6 +76,20 @@ class Directory(Protocol):
     async def read_projection(self, log: LogId) -> tuple[Projection | None, int]: ...
 
     async def replace_projection(self, projection: Projection, expected: int) -> bool: ...
+
+    async def read_epochs(self, log: LogId) -> tuple[EpochRecord | None, int]: ...
+
+    async def replace_epochs(self, record: EpochRecord, expected: int) -> bool: ...
+
+    async def read_commits(self, log: LogId) -> tuple[CommitRecord | None, int]: ...
+
+    async def replace_commits(self, record: CommitRecord, expected: int) -> int: ...
+
+    async def read_bucket(self, name: str) -> tuple[BucketRecord | None, int]: ...
+
+    async def replace_bucket(self, record: BucketRecord, expected: int) -> int: ...
+
+    async def statuses(self) -> Mapping[NodeId, AuthoritativeStatus]: ...
 
     async def view(self) -> ClusterView: ...
 
@@ -193,6 +221,25 @@ class ProcedureRunner:
             case ReplaceProjection(projection, expected):
                 replacing = self._directory.replace_projection(projection, expected)
                 return await self._or_failure(replacing)
+            case ReadEpochs(log):
+                return await self._or_failure(self._directory.read_epochs(log))
+            case ReplaceEpochs(record, expected):
+                return await self._or_failure(self._directory.replace_epochs(record, expected))
+            case ReadCommits(log):
+                return await self._or_failure(self._directory.read_commits(log))
+            case ReplaceCommits(commits, expected):
+                return await self._or_failure(self._directory.replace_commits(commits, expected))
+            case ReadBucket(name):
+                return await self._or_failure(self._directory.read_bucket(name))
+            case ReplaceBucket(bucket, expected):
+                return await self._or_failure(self._directory.replace_bucket(bucket, expected))
+            case ReadNodesetChanges(log):
+                return await self.run(read_changes(log, values), left_ms)
+            case AppendNodesetChange(log, change):
+                appending = append_change(log, change, self.next_token(), lone_record)
+                return await self.run(appending, left_ms)
+            case ReadStatuses():
+                return await self._or_failure(self._directory.statuses())
             case ListNodes():
                 return await self._or_failure(self._directory.view())
             case _:

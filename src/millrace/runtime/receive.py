@@ -9,6 +9,8 @@ frame is received straight into its own memory, which then belongs to the blocks
   I3  The memory of a large body is taken untouched from the allocator: a peer that claims a large
       frame and sends nothing costs address space and a page.
   I4  Each byte received belongs to exactly one frame, in order, however the network cuts them.
+  I5  The memory of a large body is the receiver's alone to write: a sequencer gives a block its
+      position where it lies.
 """
 
 import threading
@@ -97,7 +99,7 @@ class FrameReceiver:
             self._header = None
             self._body = memoryview(b"")
             self._window_bytes = PEEK_BYTES
-            self._deliver(header, body.toreadonly())
+            self._deliver(header, body)
 
     def _cut(self, end: int) -> None:
         """Deliver the whole frames in the first `end` bytes of the scratch buffer."""
@@ -112,9 +114,10 @@ class FrameReceiver:
             except ProtocolError as error:
                 self._refuse(error)
                 return
-            body_end = body_first + header.body_size
+            body_size = header.meta_size + header.payload_size
+            body_end = body_first + body_size
             if body_end > end:
-                if header.body_size <= HELD_BYTES_MAX - FRAME_HEADER_BYTES:
+                if body_size <= HELD_BYTES_MAX - FRAME_HEADER_BYTES:
                     break
                 self._place(header, scratch[body_first:end])
                 return

@@ -47,6 +47,26 @@ class SendQueue:
     def wants_flush(self) -> bool:
         return bool(self._frames) and not self._is_blocked
 
+    def send(self, buffers: Sequence[Buffer], release: Release | None) -> None:
+        """As `put` and `flush`.  A small frame that finds nothing before it needs no queue."""
+        size = sum(map(len, buffers))
+        is_alone = not (self._frames or self._is_blocked or self._is_flushing)
+        if not is_alone or size > JOINED_FRAME_BYTES_MAX or release is not None:
+            self.put(buffers, release)
+            self.flush()
+            return
+        self._is_flushing = True
+        self._portion_bytes = size
+        self.waiting_bytes += size
+        try:
+            self._transport.writelines([b"".join(buffers)])
+        finally:
+            self._is_flushing = False
+        if not self._is_blocked:
+            self._portion_bytes = 0
+            self.waiting_bytes -= size
+            self._on_taken(size)
+
     def put(self, buffers: Sequence[Buffer], release: Release | None) -> None:
         size = sum(map(len, buffers))
         self._frames.append((buffers, size, release))
@@ -90,6 +110,12 @@ class SendQueue:
             release()
 
     def _next_portion(self) -> list[Buffer]:
+        if len(self._frames) == 1:  # As always for those who wait for each answer.
+            buffers, self._portion_bytes, release = self._frames.popleft()
+            if release is not None:
+                self._portion.append(release)
+            is_small = self._portion_bytes <= JOINED_FRAME_BYTES_MAX
+            return [b"".join(buffers)] if is_small else list(buffers)
         gathered: list[Buffer] = []
         small: list[Buffer] = []
         size = 0
@@ -111,10 +137,11 @@ class SendQueue:
         return gathered
 
     def _portion_taken(self) -> None:
-        releases, self._portion = self._portion, []
         taken_bytes, self._portion_bytes = self._portion_bytes, 0
         self.waiting_bytes -= taken_bytes
-        for release in releases:
-            release()
+        if self._portion:
+            releases, self._portion = self._portion, []
+            for release in releases:
+                release()
         if taken_bytes:
             self._on_taken(taken_bytes)

@@ -26,6 +26,7 @@ from typing import Final, Protocol, cast
 from millrace.codec.frames import FrameHeader, UnknownVersion, decode, encode
 from millrace.core.messages import Goodbye, Hello, Message, Ping, Pong
 from millrace.errors import CorruptBlock, NotConnected, ProtocolError
+from millrace.runtime.addresses import address_of
 from millrace.runtime.asks import AnswerWaiter, Asks
 from millrace.runtime.closing import CloseReason, mismatch
 from millrace.runtime.conditions import TransportCounters, TransportSettings
@@ -88,6 +89,7 @@ class Session(asyncio.BufferedProtocol):
         self._is_paused = False  # As the handler wishes.
         self._is_reading_paused = False
         self._is_in_callback = False
+        self._has_spoken = False  # Since the peer was heard or all was sent.
         self._is_flush_due = False
         self._unanswered: set[int] = set()
         self._held: deque[tuple[int, Message]] = deque()  # Received, handled when writable.
@@ -208,13 +210,19 @@ class Session(asyncio.BufferedProtocol):
 
     def _put(self, buffers: Sequence[Buffer], release: Release | None) -> None:
         queue = self._queue
-        queue.put(buffers, release)
         self._counters.frames_out += 1
-        if not self._is_in_callback and not self._is_flush_due and queue.wants_flush:
-            # The first frame of a turn leaves at once, whatever follows it leaves together.
-            self._is_flush_due = True
-            queue.flush()
-            self._loop.call_soon(self._flush)
+        if self._is_in_callback or self._is_flush_due:
+            queue.put(buffers, release)
+        elif not self._has_spoken:
+            # What begins a conversation leaves at once, whatever follows it leaves together.  Who
+            # is answered before the next frame never pays for another turn of the loop.
+            self._has_spoken = True
+            queue.send(buffers, release)
+        else:
+            queue.put(buffers, release)
+            if queue.wants_flush:
+                self._is_flush_due = True
+                self._loop.call_soon(self._flush)
         if queue.waiting_bytes > self._settings.send_buffer_bytes_high:
             self.is_writable = False
             if queue.waiting_bytes > self._settings.send_buffer_bytes_max:
@@ -223,7 +231,7 @@ class Session(asyncio.BufferedProtocol):
                 )
 
     def _flush(self) -> None:
-        self._is_flush_due = False
+        self._is_flush_due = self._has_spoken = False
         if self._state is _State.CLOSED:
             return
         self._queue.flush()
@@ -272,7 +280,7 @@ class Session(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._is_connected = True
-        self.address = _address_of(transport.get_extra_info("peername"))
+        self.address = address_of(transport.get_extra_info("peername"))
         self._queue = SendQueue(self._transport, self._taken)
         limit = self._settings.requests_in_flight_max
         self._asks = Asks(self._loop, limit, self.address, self._send_unsent)
@@ -289,6 +297,7 @@ class Session(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._heard_s = self._loop.time()
         self._counters.bytes_in += nbytes
+        self._has_spoken = False
         # Answers given while frames are cut leave together when all are cut.
         self._is_in_callback = True
         try:
@@ -485,10 +494,3 @@ class Session(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(delay_s, callback)
-
-
-def _address_of(peername: object) -> str:
-    if isinstance(peername, tuple) and len(peername) >= 2:
-        host, port = peername[0], peername[1]
-        return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
-    return str(peername or "")

@@ -115,6 +115,18 @@ class Client:
                 return self._reconfigure(effect)
             case p.Note():
                 raise AssertionError("notes are never due")
+            case (
+                p.ReadEpochs()
+                | p.ReplaceEpochs()
+                | p.ReadCommits()
+                | p.ReplaceCommits()
+                | p.ReadBucket()
+                | p.ReplaceBucket()
+                | p.ReadNodesetChanges()
+                | p.AppendNodesetChange()
+                | p.ReadStatuses()
+            ):
+                raise AssertionError("a chain has no epoch store")
             case _:
                 assert_never(effect)
 

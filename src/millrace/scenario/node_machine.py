@@ -10,12 +10,13 @@ from millrace.core import effects as e
 from millrace.core.log_state import Fence
 from millrace.core.messages import Refusal, Standing
 from millrace.core.node import NodeCore
+from millrace.errors import BadScenario
 from millrace.scenario import speech
 from millrace.scenario import words as w
 from millrace.scenario.machine import Command, Machine, Setting
 from millrace.scenario.memory_store import MemoryStore
 from millrace.scenario.text import Words
-from millrace.types import NO_TOKEN, Ack, Epoch, Lsn
+from millrace.types import NO_TOKEN, Ack, Epoch, Lsn, Placement
 
 SESSION = 1
 _CHAIN_WORDS = (
@@ -83,7 +84,8 @@ class NodeMachine(Machine):
 
     def _set_blocks(self, words: Words) -> None:
         while words:
-            self._store.put(words.parse("a block such as 5=x", w.parse_block), (), Ack.DISK)
+            block = words.parse("a block such as 5=x", w.parse_block)
+            self._store.put(block, Placement(()), Ack.DISK)
         self._store.flush()
 
     def _set_trim(self, words: Words) -> None:
@@ -150,8 +152,8 @@ class NodeMachine(Machine):
 
     def _perform_one(self, effect: e.NodeEffect) -> str:
         match effect:
-            case e.StoreBlock(block, copyset, ack):
-                self._store.put(block, copyset, ack)
+            case e.StoreBlock(block, placement, ack):
+                self._store.put(block, placement, ack)
                 return f"store {w.show_block(block)} ack {ack.value}"
             case e.Settle():
                 self._settles[effect.number] = effect
@@ -181,6 +183,35 @@ class NodeMachine(Machine):
                     f"{w.show_range(effect.first, effect.end)}"
                     + ("" if selection is None else f" select {w.show_selection(selection)}")
                 )
+            case (
+                e.Scatter()
+                | e.SetMarks()
+                | e.DeleteCopies()
+                | e.AmendCopies()
+                | e.AnswerCopies()
+                | e.AnswerSequenced()
+                | e.AnswerToken()
+                | e.AnswerRuns()
+                | e.ShipBlocks()
+                | e.RunPurge()
+            ):
+                raise BadScenario(f"{type(effect).__name__} is for sequenced logs")
+            case (
+                e.CommitRuns()
+                | e.Uncommit()
+                | e.TruncateLog()
+                | e.TrimCommitted()
+                | e.AnswerPage()
+                | e.AnswerStreamToken()
+                | e.ShipCommitted()
+                | e.AskReplicate()
+                | e.StreamTroubled()
+                | e.AskCommitter()
+                | e.ReportSoon()
+                | e.SetStreamTimer()
+                | e.RunSync()
+            ):
+                raise BadScenario(f"{type(effect).__name__} is for commit logs")
             case _:
                 return _show_speaking(effect)
 
@@ -195,6 +226,7 @@ def _show_speaking(
     | e.AnswerFind
     | e.AnswerWeigh
     | e.AnswerDescribe
+    | e.AnswerInspection
     | e.RunLearn,
 ) -> str:
     """Effects that only speak: the shell takes what they need from the store."""
@@ -212,6 +244,8 @@ def _show_speaking(
             return f"reply with the index of {w.show_range(effect.first, effect.end)} {marks}"
         case e.AnswerFetch():
             return f"reply with the blocks of {w.show_range(effect.first, effect.end)}"
+        case e.AnswerInspection():
+            return f"reply with the copies of {w.show_range(effect.first, effect.end)}"
         case e.AnswerFind():
             wanted = (
                 f"time {effect.timestamp_us}"

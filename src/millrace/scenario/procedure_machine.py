@@ -28,6 +28,7 @@ from millrace.scenario.procedure_words import (
     take_repair,
     take_view,
 )
+from millrace.scenario.shapes import FAILS_USAGE
 from millrace.scenario.text import Words
 from millrace.types import Epoch, Lsn, NodeId, Token
 
@@ -65,7 +66,7 @@ class ProcedureMachine(Machine):
             Command("replaced", self._replaced),
             Command("conflict", self._conflict),
             Command("nodes NODE,... [live NODE,...]", self._nodes),
-            Command(speech.FAILS_USAGE, self._fails),
+            Command(FAILS_USAGE, self._fails),
             Command("deadline", self._deadline),
         ]
 
@@ -155,7 +156,7 @@ class ProcedureMachine(Machine):
     def _fails(self, words: Words) -> list[str]:
         if self._effect is None or isinstance(self._effect, p.Pause | p.AskAll):
             words.fail("nothing was ordered that can fail as a whole")
-        kind = words.parse(speech.FAILS_USAGE, p.FailureKind)
+        kind = words.parse(FAILS_USAGE, p.FailureKind)
         return self._feed(p.Failure(kind))
 
     def _deadline(self, words: Words) -> list[str]:

@@ -107,6 +107,26 @@ def show_effect(effect: p.Effect) -> list[str]:
             return [f"reconfigure {reason.value}{show_suspects(suspects)}"]
         case p.ListNodes():
             return ["list-nodes"]
+        case p.ReadEpochs():
+            return ["read-epochs"]
+        case p.ReplaceEpochs(record, expected):
+            return [f"replace-epochs version {expected} epoch {record.epoch} clean {record.clean}"]
+        case p.ReadCommits():
+            return ["read-commits"]
+        case p.ReplaceCommits(commits, expected):
+            term, version = commits.term, commits.version
+            return [f"replace-commits version {expected} term {term} at {version}"]
+        case p.ReadBucket(name):
+            return [f"read-bucket {name}"]
+        case p.ReplaceBucket(bucket, expected):
+            return [f"replace-bucket version {expected} {bucket.name} at {bucket.revision}"]
+        case p.ReadNodesetChanges():
+            return ["read-nodeset-changes"]
+        case p.AppendNodesetChange(_, change):
+            nodeset = w.show_nodes(change.nodeset)
+            return [f"append-nodeset-change since {change.since} {nodeset}"]
+        case p.ReadStatuses():
+            return ["read-statuses"]
         case _:
             assert_never(effect)
 

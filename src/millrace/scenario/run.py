@@ -9,7 +9,13 @@ import msgspec
 
 from millrace.errors import BadScenario
 from millrace.scenario import text
+from millrace.scenario.appender_machine import AppenderMachine
+from millrace.scenario.barriers_machine import BarriersMachine
 from millrace.scenario.chain_machine import ChainMachine
+from millrace.scenario.change_stream_machine import ChangeStreamMachine
+from millrace.scenario.commit_machine import CommitLogMachine
+from millrace.scenario.documents_machine import DocumentsMachine
+from millrace.scenario.failover_log_machine import FailoverLogMachine
 from millrace.scenario.machine import Machine
 from millrace.scenario.node_machine import ChainNodeMachine, SendStreamsMachine, SequencerMachine
 from millrace.scenario.procedure_machine import (
@@ -19,6 +25,8 @@ from millrace.scenario.procedure_machine import (
     ReconfigureMachine,
     RepairMachine,
 )
+from millrace.scenario.reader_machine import ReaderMachine
+from millrace.scenario.shipping_machine import ShippingMachine
 from millrace.scenario.stream_machine import ReadStreamMachine
 
 MACHINES: Final[dict[str, Callable[[], Machine]]] = {
@@ -34,6 +42,14 @@ MACHINES: Final[dict[str, Callable[[], Machine]]] = {
         KeeperMachine,
         ReadStreamMachine,
         SendStreamsMachine,
+        AppenderMachine,
+        ShippingMachine,
+        ReaderMachine,
+        CommitLogMachine,
+        FailoverLogMachine,
+        DocumentsMachine,
+        BarriersMachine,
+        ChangeStreamMachine,
     )
 }
 

@@ -10,6 +10,7 @@ from millrace.core.repair import ChainTrouble, RepairResult
 from millrace.scenario import speech
 from millrace.scenario import words as w
 from millrace.scenario.machine import Command, Machine, Setting
+from millrace.scenario.shapes import FAILS_USAGE
 from millrace.scenario.text import Words
 from millrace.types import LSN_MAX, Epoch, Lsn
 
@@ -35,7 +36,7 @@ class ReadStreamMachine(Machine):
         events: list[tuple[str, Event]] = [
             ("open", lambda words: self._stream.open()),
             (f"projection {w.PROJECTION_USAGE}", self._projected),
-            (speech.FAILS_USAGE, self._fails),
+            (FAILS_USAGE, self._fails),
             ("from NODE MESSAGE|fails KIND", self._arrived),
             ("lost NODE", self._lost),
             ("took BYTES", lambda words: self._stream.took(words.number("bytes"))),
@@ -67,7 +68,7 @@ class ReadStreamMachine(Machine):
         return self._stream.projected(w.take_projection(words))
 
     def _fails(self, words: Words) -> list[r.ReadEffect]:
-        return self._stream.projected(Failure(words.parse(speech.FAILS_USAGE, FailureKind)))
+        return self._stream.projected(Failure(words.parse(FAILS_USAGE, FailureKind)))
 
     def _arrived(self, words: Words) -> list[r.ReadEffect]:
         node = words.parse("a node such as SN3", w.parse_node)

@@ -60,6 +60,8 @@ def show_block(block: Block) -> str:
     run = show_run(block.first, block.last)
     if block.kind is not EntryKind.DATA:
         return f"{run}!{block.kind.name.lower()}"
+    if block.is_published:
+        return f"{run}@published{_show_writer(block.token)}"
     values = "|".join(record.value.decode() for record in blocks.records(block))
     return f"{run}={values}{_show_writer(block.token)}"
 

@@ -8,12 +8,17 @@ I1  A copy is dropped only when its log was deleted, or when its chain has all i
     copy would at best save some copying).
 I2  A listing may be old when it is acted upon: a copy that was sealed above the listed epoch
     stays, because the node may be a member by now.
+I3  A stream of a commit log is dropped with the log alone: whether its replicas are needed is known
+    to the committer.
 """
 
 import asyncio
 import logging
+from collections.abc import Callable, Collection
 
 from millrace.config import KeeperSettings
+from millrace.core.commit.record import is_stream_log, log_of_stream
+from millrace.core.epochs import log_of
 from millrace.core.messages import Drop, Trim
 from millrace.core.projection import Projection
 from millrace.errors import MillraceError
@@ -39,12 +44,15 @@ class Housekeeping:
         shell: NodeShell,
         membership: Membership,
         settings: KeeperSettings,
+        on_listed: Callable[[Collection[LogId]], None] = lambda logs: None,
     ) -> None:
+        """`on_listed` hears which sequenced and commit logs exist, now and then."""
         self._node = node
         self._directory = directory
         self._shell = shell
         self._membership = membership
         self._settings = settings
+        self._on_listed = on_listed
         self._surplus_since_s: dict[LogId, float] = {}
 
     async def run(self) -> None:
@@ -62,8 +70,11 @@ class Housekeeping:
 
     async def _free(self) -> None:
         projections = {each.log: each for each in await self._directory.projections()}
+        written = {each.log for each in await self._directory.epochs()}
+        written |= {each.log for each in await self._directory.commits()}
+        self._on_listed(written)
         await self._trim_outside(projections)
-        await self._drop_surplus(projections)
+        await self._drop_surplus(projections, written)
 
     async def _trim_outside(self, projections: dict[LogId, Projection]) -> None:
         trims, _ = await self._directory.repository.list(keys.TRIMS.prefix)
@@ -78,12 +89,16 @@ class Housekeeping:
             if end > chain.taken.trim_end:
                 self._shell.handle(LOCAL_SESSION, 0, Trim(log, chain.fence.epoch, end))
 
-    async def _drop_surplus(self, projections: dict[LogId, Projection]) -> None:
+    async def _drop_surplus(
+        self, projections: dict[LogId, Projection], written: set[LogId]
+    ) -> None:
+        """`written` are the sequenced and commit logs that exist."""
         repository = self._directory.repository
         next_id = keys.NEXT_LOG_ID.find(await repository.get(keys.NEXT_LOG_ID.key)) or 0
         now_s = asyncio.get_running_loop().time()
-        for log in self._shell.store.logs():
-            if not self._is_surplus(projections.get(log), log < next_id):
+        for log in dict.fromkeys(map(_whole_log_of, self._shell.store.logs())):
+            was_issued = log_of(log) < next_id
+            if log in written or not self._is_surplus(projections.get(log), was_issued):
                 self._surplus_since_s.pop(log, None)
                 continue
             since_s = self._surplus_since_s.setdefault(log, now_s)
@@ -98,10 +113,17 @@ class Housekeeping:
         """Keeps I2.  Nothing may be awaited between this and the drop."""
         if listed is None:
             current, _ = await self._directory.read_projection(log)
-            return current is None
+            record, _ = await self._directory.read_epochs(log)
+            commits, _ = await self._directory.read_commits(log)
+            return current is None and record is None and commits is None
         return self._shell.core.chain(log).fence.epoch <= listed.epoch
 
     def _is_surplus(self, projection: Projection | None, was_issued: bool) -> bool:
         if projection is None:
             return was_issued
         return self._node not in projection.chain and not projection.is_degraded
+
+
+def _whole_log_of(log: LogId) -> LogId:
+    """Keeps I3."""
+    return log_of_stream(log) if is_stream_log(log) else log

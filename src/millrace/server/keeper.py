@@ -26,8 +26,15 @@ from millrace.meta import keys
 from millrace.meta.contract import Conflict, LeaseExpired
 from millrace.meta.directory import ClusterDirectory
 from millrace.runtime.procedures import ProcedureRunner
+from millrace.server.ages import kept_us, oldest_us
 from millrace.server.backoff import Backoff
+from millrace.server.commit_keeping import CommitKeeping
+from millrace.server.documents.cluster_keeping import ClusterKeeping
 from millrace.server.membership import Membership
+from millrace.server.nodeset_keeping import NodesetKeeping
+from millrace.server.sequenced_keeping import SequencedKeeping
+from millrace.server.staged_keeping import StagedKeeping
+from millrace.server.status_keeping import StatusKeeping
 from millrace.types import LogAttributes, LogId, NodeId
 
 STEPS_AT_ONCE = 4
@@ -61,6 +68,12 @@ class KeeperLoop:
         self._busy: dict[LogId, asyncio.Task[None]] = {}
         self._resting: dict[NodeId, float] = {}  # Learners that did not answer, until when.
         self._backoff = Backoff()
+        self._sequenced = SequencedKeeping(directory, runner)
+        self._commits = CommitKeeping(directory, runner)
+        self._staged = StagedKeeping(directory)
+        self._buckets = ClusterKeeping(directory, runner)
+        self._nodesets = NodesetKeeping(directory, runner)
+        self._statuses = StatusKeeping(directory, runner, settings)
         self._chores: dict[str, asyncio.Task[None]] = {}
         self._chores_begun_s = 0.0
         self._nameless_since_s: dict[LogId, float] = {}
@@ -109,6 +122,10 @@ class KeeperLoop:
         self._backoff.look(view.live, set(by_log))
         for step in plan(projections, view, full | self._resting.keys()):
             self._begin(step, by_log[step.log])
+        self._begin_chore("appoint_sequencers", partial(self._sequenced.appoint, view))
+        self._begin_chore("keep_nodesets", partial(self._nodesets.look, view))
+        self._begin_chore("keep_statuses", partial(self._statuses.look, view))
+        self._begin_chore("keep_buckets", partial(self._buckets.look, view))
         if now_s - self._chores_begun_s >= self._settings.retention_interval_ms / 1000:
             self._chores_begun_s = now_s
             self._begin_chores(projections, view)
@@ -128,6 +145,11 @@ class KeeperLoop:
         self._begin_chore("find_incomplete", partial(self._find_incomplete, whole))
         self._begin_chore("apply_retention", partial(self._apply_retention, whole))
         self._begin_chore("forget_nameless", partial(self._forget_nameless, projections))
+        self._begin_chore("keep_staged", self._staged.look)
+        self._begin_chore("retain_sequenced", self._sequenced.retain)
+        self._begin_chore("retain_commits", self._commits.retain)
+        self._begin_chore("appoint_committers", self._commits.appoint)
+        self._begin_chore("forget_nameless_sequenced", self._sequenced.forget_nameless)
 
     def _begin_chore(self, name: str, chore: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if name not in self._chores:
@@ -211,7 +233,8 @@ class KeeperLoop:
     async def _forget_nameless(self, projections: list[Projection]) -> None:
         """A client that died while it made or deleted a log leaves a projection that nobody can
         find.  The nodes drop their copies when it is gone."""
-        named = {info.id for info in await self._directory.logs()}
+        infos = await self._directory.logs()
+        named = {info.id for info in infos}
         nameless = [each.log for each in projections if each.log not in named]
         now_s = asyncio.get_running_loop().time()
         since_s = self._nameless_since_s
@@ -230,14 +253,11 @@ class KeeperLoop:
 
     async def _retain(self, projection: Projection, attributes: LogAttributes) -> None:
         """Age and size, and whatever trim point a node has missed."""
-        oldest_us = None
-        if attributes.retention_ms is not None:
-            oldest_us = int(time.time() * 1e6) - attributes.retention_ms * 1000
+        procedure = retention_point(
+            projection, oldest_us(attributes), attributes.retention_bytes, kept_us(attributes)
+        )
         try:
-            point = await self._runner.run(
-                retention_point(projection, oldest_us, attributes.retention_bytes),
-                TRIM_TIMEOUT_MS,
-            )
+            point = await self._runner.run(procedure, TRIM_TIMEOUT_MS)
             if not isinstance(point, int):
                 return  # The chain is changing; the next round will do.
             end = await self._directory.raise_trim(projection.log, point) if point > 1 else point

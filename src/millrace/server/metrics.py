@@ -32,10 +32,38 @@ METRICS: tuple[MetricInfo, ...] = (
     MetricInfo("millrace_store_used_bytes", "gauge", "Bytes of the data file in use."),
     MetricInfo("millrace_store_full", "gauge", "1 when the node takes no more blocks."),
     MetricInfo("millrace_store_logs", "gauge", "Logs of which the node holds something."),
+    MetricInfo("millrace_store_blocks_read", "counter", "Blocks whose data was read to be sent."),
+    MetricInfo("millrace_sequencers", "gauge", "Logs that the node sequences."),
     MetricInfo("millrace_corrupt_blocks", "counter", "Damaged blocks found; they are not served."),
+    MetricInfo(
+        "millrace_streams_refused",
+        "counter",
+        "Blocks, commits and synchronizations that replicas of streams did not take.",
+        "reason",
+    ),
     MetricInfo("millrace_keeper", "gauge", "1 on the node that looks after all logs."),
     MetricInfo("millrace_keeper_steps", "counter", "Steps the keeper finished.", "kind"),
     MetricInfo("millrace_keeper_steps_failed", "counter", "Steps the keeper could not finish."),
+    MetricInfo(
+        "millrace_rebuilt_blocks", "counter", "Blocks this node gave to others for lost nodes."
+    ),
+    MetricInfo("millrace_rebuilt_bytes", "counter", "Bytes of these blocks."),
+    MetricInfo(
+        "millrace_rebuild_left_blocks",
+        "gauge",
+        "Blocks held here that still name a lost node, at the last walk.",
+        "node",
+    ),
+    MetricInfo("millrace_rebuild_left_bytes", "gauge", "Bytes of these blocks.", "node"),
+    MetricInfo(
+        "millrace_documents", "gauge", "Documents of partitions that the node is the master of."
+    ),
+    MetricInfo("millrace_document_partitions", "gauge", "Partitions held, by state.", "state"),
+    MetricInfo("millrace_document_memory_bytes", "gauge", "Memory that documents take."),
+    MetricInfo("millrace_document_queued_bytes", "gauge", "Changes that are not on disk yet."),
+    MetricInfo("millrace_document_flushes", "counter", "Transactions of document changes."),
+    MetricInfo("millrace_document_connections", "gauge", "Open connections of documents' clients."),
+    MetricInfo("millrace_document_streams", "gauge", "Connections that follow changes."),
     MetricInfo("millrace_events", "counter", "Events noted by the protocol.", "event"),
     MetricInfo("millrace_uptime_seconds", "gauge", "Time since the node started."),
 )

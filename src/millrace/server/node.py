@@ -8,18 +8,18 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 import millrace
-from millrace.codec.blocks import junk
+from millrace.codec.blocks import junk, move
 from millrace.codec.frames import PROTOCOL_VERSION
 from millrace.config import Configuration
-from millrace.core.effects import RunLearn
-from millrace.core.learn import learn
+from millrace.core.epochs import is_metadata_log
 from millrace.core.messages import (
     ClusterDescribed,
     DescribeCluster,
@@ -27,12 +27,13 @@ from millrace.core.messages import (
     Message,
     NodeDescribed,
     Refusal,
-    Refused,
 )
-from millrace.core.procedure import DeadlinePassed
+from millrace.core.sequenced.releases import LOOK_MS, ReleaseLookout, find_release
+from millrace.core.statuses import StatusBoard
 from millrace.errors import (
     BadConfiguration,
     MetadataUnavailable,
+    MillraceError,
     NotConnected,
     Unavailable,
     WrongPeer,
@@ -49,18 +50,34 @@ from millrace.runtime.links import Links
 from millrace.runtime.procedures import ProcedureRunner
 from millrace.runtime.transport import Listener, listen, parse_address
 from millrace.server.admin import AdminServer
+from millrace.server.catching_up import CatchingUp
+from millrace.server.committing import Committing
+from millrace.server.hosted_committer import CommitterRequest
 from millrace.server.housekeeping import Housekeeping
 from millrace.server.keeper import KeeperLoop
 from millrace.server.local import LOCAL_SESSION
 from millrace.server.membership import Membership, join_cluster
 from millrace.server.metrics import Reading, registry_of
+from millrace.server.partitions.node_documents import DocumentsRequest, NodeDocuments
+from millrace.server.readings import (
+    readings_of_documents,
+    readings_of_keeper,
+    readings_of_store,
+    readings_of_transport,
+)
+from millrace.server.rebuilding import Rebuilding
+from millrace.server.sequencing import SequencerRequest, Sequencing
 from millrace.server.service import NodeService
 from millrace.server.shell import NodeShell
+from millrace.server.standing import Standing
+from millrace.server.streams import StreamOrders
+from millrace.server.surroundings import NodeSurroundings
 from millrace.store.lmdb_store import LmdbStore, open_store
-from millrace.types import LogId, NodeId, NodeInfo
+from millrace.types import LogId, NodeId, NodeInfo, Role
 
-LEARN_TIMEOUT_MS = 600_000
+RELEASE_TIMEOUT_MS = 5_000
 PROBE_TIMEOUT_MS = 1_000
+FOLLOW_S = 1.0  # How often the list of nodes is looked at.
 
 logger = logging.getLogger("millrace")
 
@@ -73,7 +90,10 @@ class Node:
         self.admin_address = ""
         self._counters = TransportCounters()
         self._events: dict[str, int] = {}
+        self._locations: dict[NodeId, str] = {}  # Of all nodes, for those who place copies.
+        self._board = StatusBoard(self.id)
         self._started_s = time.monotonic()
+        self._documents: NodeDocuments | None = None
         self._exit = AsyncExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None]
@@ -129,6 +149,7 @@ class Node:
         else:
             # It was opened before the store: close it before the store all the same.
             self._exit.push_async_callback(self._listener.close)
+        await self._open_documents()
         await self._join_as_member()
         await self._open_admin()
         logger.info("node.started", extra={"fields": {"node": self.id, "address": self.address}})
@@ -194,10 +215,41 @@ class Node:
 
     def _open_shell(self) -> None:
         self._runner = ProcedureRunner(self._ask_node, self._directory, junk, self._note)
+        self._catching_up = CatchingUp(self.id, self._runner, self._begin, self._note)
         self._shell = NodeShell(
-            self._store, self._service, self._start_learning, self._refuse_writes
+            self._store,
+            self._service,
+            self._catching_up.learn,
+            self._refuse_writes,
+            self.id,
+            self._locations,
+            run_purge=self._catching_up.purge,
+            board=self._board,
         )
-        self._service.shell = self._shell
+        self._catching_up.attach(self._shell, self._service)
+        self._open_sequencing()
+
+    def _open_sequencing(self) -> None:
+        around = NodeSurroundings(
+            self.id,
+            self._links,
+            self._directory,
+            self._runner,
+            self._service,
+            self._shell,
+            self._locations,
+            self._board,
+        )
+        self._sequencing = Sequencing(self.id, around, move, junk)
+        if Role.SEQUENCER in self.configuration.node.roles:
+            self._service.sequencing = self._sequencing
+        self._committing = Committing(self.id, around)
+        if Role.SEQUENCER in self.configuration.node.roles:
+            self._service.committing = self._committing
+        StreamOrders(self._shell, around)
+        self._exit.push_async_callback(around.close)
+        self._exit.callback(self._sequencing.close)
+        self._exit.callback(self._committing.close)
 
     async def _listen(self, hello: Hello) -> None:
         host, port = parse_address(self.configuration.node.listen)
@@ -206,6 +258,22 @@ class Node:
         )
         self.address = self.configuration.node.advertise or self._listener.address
         self._exit.push_async_callback(self._listener.close)
+
+    async def _open_documents(self) -> None:
+        node = self.configuration.node
+        if Role.DOCUMENTS not in node.roles:
+            return
+        folder, map_bytes = Path(node.data) / "documents", self.configuration.store.map_bytes
+        documents = NodeDocuments(
+            self.id, folder, map_bytes, self._directory, self._ask_node, self._has_lease
+        )
+        await documents.start(*self.configuration.documents_at)
+        self._exit.push_async_callback(documents.close)
+        self._documents = self._service.documents = documents
+
+    def _has_lease(self) -> bool:
+        """Asked with every request for a document, so by the clock itself: it is the loop's."""
+        return self._membership.held_until_s > time.monotonic()
 
     async def _join_as_member(self) -> None:
         node = self.configuration.node
@@ -216,22 +284,83 @@ class Node:
             node.roles,
             node.admin,
             self._store.directory.identity.instance,
+            self._documents_address(),
         )
         settings = self.configuration
-        self._membership = Membership(self._repository, self.info, settings.cluster.lease_ttl_ms)
+        standing = Standing(self.info, self._directory, self._runner, self._shell, self._board)
+
+        async def settle() -> None:
+            await standing.settle()
+            self._service.shell = self._shell  # Nobody is served before.
+
+        self._membership = Membership(
+            self._repository, self.info, settings.cluster.lease_ttl_ms, settle
+        )
         await self._membership.register()
         self._exit.push_async_callback(self._membership.leave)
         self._keeper = KeeperLoop(
             self.id, self._directory, self._runner, self._membership, settings.keeper
         )
         housekeeping = Housekeeping(
-            self.id, self._directory, self._shell, self._membership, settings.keeper
+            self.id,
+            self._directory,
+            self._shell,
+            self._membership,
+            settings.keeper,
+            self._listed,
+        )
+        self._rebuilding = Rebuilding(
+            self.id, self._directory, self._runner, self._shell, self._board
         )
         self._exit.push_async_callback(self._cancel_tasks)
-        for work in (self._membership.keep(), self._keeper.run(), housekeeping.run()):
-            task = asyncio.create_task(work)
-            self._tasks.add(task)
-            task.add_done_callback(self._task_ended)
+        works = (
+            self._membership.keep(),
+            self._keeper.run(),
+            housekeeping.run(),
+            self._follow_locations(),
+            self._follow_releases(),
+            standing.follow(),
+            self._rebuilding.run(),
+        )
+        for work in works:
+            self._begin(work)
+        if self._documents is not None:
+            self._documents.run()
+
+    def _documents_address(self) -> str:
+        """What others reach it by: the host that is advertised, with the port of documents."""
+        if self._documents is None:
+            return ""
+        host, _, port = self._documents.address.rpartition(":")
+        if self.configuration.node.advertise:
+            host = self.configuration.node.advertise.rpartition(":")[0]
+        return f"{host}:{port}"
+
+    def _listed(self, logs: Collection[LogId]) -> None:
+        self._sequencing.keep_only(logs)
+        self._committing.keep_only(logs)
+
+    async def _follow_releases(self) -> None:
+        """Ask sequencers, while readers wait here, for what was not told."""
+        lookout = ReleaseLookout()
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(LOOK_MS / 1000)
+            due = lookout.due(self._shell.core.waiting(), int(loop.time() * 1000))
+            asked = [self._runner.run(find_release(log), RELEASE_TIMEOUT_MS) for log in due]
+            for release in await asyncio.gather(*asked):
+                if release is not None:
+                    self._shell.handle(LOCAL_SESSION, 0, release)
+
+    async def _follow_locations(self) -> None:
+        """Keep the addresses and locations of all nodes at hand."""
+        while True:
+            try:
+                view = await self._directory.view()
+                self._locations.update({node.id: node.location for node in view.nodes})
+            except MillraceError as error:
+                logger.info("view.waiting", extra={"fields": {"detail": str(error)}})
+            await asyncio.sleep(FOLLOW_S)
 
     async def _open_admin(self) -> None:
         registry = registry_of(self._readings)
@@ -240,6 +369,11 @@ class Node:
             await admin.start(self.configuration.node.admin)
             self.admin_address = admin.address
             self._exit.push_async_callback(admin.close)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
 
     async def _cancel_tasks(self) -> None:
         tasks = list(self._tasks)
@@ -257,7 +391,14 @@ class Node:
     async def _ask_node(self, node: NodeId, message: Message, timeout_ms: int) -> Message:
         if node == self.id:
             number, future = self._service.local.open()
-            self._shell.handle(LOCAL_SESSION, number, message)
+            if isinstance(message, SequencerRequest):
+                self._sequencing.handle((LOCAL_SESSION, number), message)
+            elif isinstance(message, CommitterRequest):
+                self._committing.handle((LOCAL_SESSION, number), message)
+            elif isinstance(message, DocumentsRequest):
+                self._service.ask_documents(LOCAL_SESSION, number, message)
+            else:
+                self._shell.handle(LOCAL_SESSION, number, message)
             return await self._service.local.wait(number, future, timeout_ms)
         address = await self._directory.address(node)
         if address is None:
@@ -277,20 +418,7 @@ class Node:
 
     def _dirtied(self, log: LogId) -> None:
         logger.error("log.dirty", extra={"fields": {"log": log, "node": self.id}})
-        self._shell.core.dirtied(log)
-
-    def _start_learning(self, order: RunLearn) -> None:
-        task = asyncio.create_task(self._learn(order))
-        self._tasks.add(task)
-        task.add_done_callback(self._task_ended)
-
-    async def _learn(self, order: RunLearn) -> None:
-        procedure = learn(order.log, order.epoch, order.source, self.id, order.others)
-        try:
-            answer = await self._runner.run(procedure, LEARN_TIMEOUT_MS)
-        except DeadlinePassed:
-            answer = Refused(Refusal.UNAVAILABLE, order.epoch, "learning took too long")
-        self._service.answer(*order.ticket, answer)
+        self._shell.dirtied(log)
 
     # -- What others see ------------------------------------------------------------------------
 
@@ -311,7 +439,7 @@ class Node:
         return NodeDescribed(
             self.info,
             int((time.monotonic() - self._started_s) * 1000),
-            len(self._store.logs()),
+            sum(not is_metadata_log(log) for log in self._store.logs()),
             usage.bytes_used,
             usage.bytes_total,
             usage.is_full,
@@ -333,26 +461,12 @@ class Node:
         }
 
     def _readings(self) -> dict[str, Reading]:
-        usage = self._store.usage()
-        counters = self._counters
         return {
-            "millrace_frames_received": counters.frames_in,
-            "millrace_frames_sent": counters.frames_out,
-            "millrace_received_bytes": counters.bytes_in,
-            "millrace_sent_bytes": counters.bytes_out,
-            "millrace_connections": counters.connections,
-            "millrace_connections_closed": {k: float(v) for k, v in counters.closes.items()},
-            "millrace_store_commits": self._store.commits,
-            "millrace_store_unsynced_bytes": self._store.unsynced_bytes,
-            "millrace_store_used_bytes": usage.bytes_used,
-            "millrace_store_full": float(usage.is_full),
-            "millrace_store_logs": len(self._store.logs()),
-            "millrace_corrupt_blocks": self._shell.corrupt_blocks,
-            "millrace_keeper": float(self._keeper.is_keeper),
-            "millrace_keeper_steps": {
-                kind.value: float(count) for kind, count in self._keeper.steps_done.items()
-            },
-            "millrace_keeper_steps_failed": self._keeper.steps_failed,
+            **readings_of_transport(self._counters),
+            **readings_of_store(self._store, self._shell),
+            **readings_of_keeper(self._keeper, self._rebuilding),
+            **readings_of_documents(self._documents),
+            "millrace_sequencers": len(self._sequencing),
             "millrace_events": {k: float(v) for k, v in self._events.items()},
             "millrace_uptime_seconds": time.monotonic() - self._started_s,
         }

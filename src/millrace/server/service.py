@@ -9,10 +9,23 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from millrace.core.messages import (
+    Activate,
+    ActivateCommitter,
+    AddStream,
+    AppendBlock,
+    AskTail,
     BeginLearn,
+    CarryOut,
+    ChangeNodeset,
     ClusterDescribed,
+    Delete,
+    DescribeBuckets,
     DescribeCluster,
+    DescribeCommits,
     DescribeNode,
+    Drop,
+    EmptyBucket,
+    GiveUpStream,
     Message,
     MetaChanged,
     MetaDelete,
@@ -23,12 +36,21 @@ from millrace.core.messages import (
     MetaRevoke,
     MetaSet,
     MetaWatch,
+    MoveReplica,
     Next,
     NodeDescribed,
     Refusal,
     Refused,
+    Release,
+    Report,
     Revise,
+    SealCommits,
+    SealLog,
+    SetPartitions,
+    SetStreamOpen,
     Stop,
+    Store,
+    TrimCommits,
     Window,
     Write,
 )
@@ -36,15 +58,21 @@ from millrace.errors import Unavailable
 from millrace.meta.service import MetadataService, MetadataSession
 from millrace.runtime.closing import CloseReason
 from millrace.runtime.session import Session
-from millrace.server.local import LOCAL_SESSION, LocalRequests
-from millrace.server.shell import NodeShell, Release
+from millrace.server.committing import Committing
+from millrace.server.hosted_committer import CommitterRequest
+from millrace.server.local import LOCAL_SESSION, LocalRequests, detached
+from millrace.server.partitions.node_documents import DocumentsRequest, NodeDocuments
+from millrace.server.sequencing import SequencerRequest, Sequencing
+from millrace.server.shell import NodeShell
+from millrace.server.shell import Release as ReleaseBlocks
 
 MetaRequest = (
     MetaGet | MetaSet | MetaDelete | MetaList | MetaWatch | MetaGrant | MetaKeepAlive | MetaRevoke
 )
 
 
-_LOG_TRAFFIC = frozenset({Write, Next})
+_LOG_TRAFFIC = frozenset({Write, Next, Store})
+_ONE_WAY = (Window, Stop, Release, Delete)
 
 
 class NodeService:
@@ -57,6 +85,9 @@ class NodeService:
         describe_node: Callable[[], NodeDescribed],
     ) -> None:
         self.shell: NodeShell | None = None  # None: the node is still starting.
+        self.sequencing: Sequencing | None = None
+        self.committing: Committing | None = None
+        self.documents: NodeDocuments | None = None
         self.local = LocalRequests()
         self._metadata = metadata
         self._describe_cluster = describe_cluster
@@ -78,7 +109,10 @@ class NodeService:
         if type(message) in _LOG_TRAFFIC and request_id and self.shell is not None:
             self.shell.handle(session.id, request_id, message)  # The hot path.
             return
-        if not request_id and not isinstance(message, Window | Stop):
+        if type(message) is AppendBlock and request_id and self.sequencing is not None:
+            self.sequencing.handle((session.id, request_id), message)
+            return
+        if not request_id and not isinstance(message, _ONE_WAY):
             detail = f"{type(message).__name__} must be a request"
             session.close(CloseReason.PROTOCOL, detail)
             return
@@ -107,11 +141,53 @@ class NodeService:
                     session.answer(request_id, starting)
             case DescribeNode():
                 session.answer(request_id, self._describe_node())
+            case Activate() | AskTail() | AppendBlock() | SealLog() | ChangeNodeset():
+                self._sequence(session, request_id, message)
+            case (
+                Report()
+                | ActivateCommitter()
+                | DescribeCommits()
+                | AddStream()
+                | SetStreamOpen()
+                | GiveUpStream()
+                | MoveReplica()
+                | TrimCommits()
+                | SealCommits()
+            ):
+                self._commit(session, request_id, message)
+            case DescribeBuckets() | SetPartitions() | CarryOut() | EmptyBucket():
+                self.ask_documents(session.id, request_id, message)
+            case Drop(log) if self.sequencing is not None:
+                self.sequencing.drop(log)
+                if self.committing is not None:
+                    self.committing.drop(log)
+                self.shell.handle(session.id, request_id, message)
             case BeginLearn() | Revise():
                 detail = "a node says this only to itself"
                 session.answer(request_id, Refused(Refusal.BAD_REQUEST, detail=detail))
             case _:
                 self.shell.handle(session.id, request_id, message)
+
+    def _sequence(self, session: Session, request_id: int, message: SequencerRequest) -> None:
+        if self.sequencing is not None:
+            self.sequencing.handle((session.id, request_id), message)
+        else:
+            starting = Refused(Refusal.NOT_READY, detail="the node does not sequence logs yet")
+            session.answer(request_id, starting)
+
+    def _commit(self, session: Session, request_id: int, message: CommitterRequest) -> None:
+        if self.committing is not None:
+            self.committing.handle((session.id, request_id), message)
+        else:
+            starting = Refused(Refusal.NOT_READY, detail="the node does not commit logs yet")
+            session.answer(request_id, starting)
+
+    def ask_documents(self, session: int, request_id: int, message: DocumentsRequest) -> None:
+        if self.documents is not None:
+            self.documents.handle(message, lambda answer: self.answer(session, request_id, answer))
+        else:
+            absent = Refused(Refusal.NOT_READY, detail="the node has no documents")
+            self.answer(session, request_id, absent)
 
     def writable(self, session: Session) -> None:
         if self.shell is not None:
@@ -128,18 +204,18 @@ class NodeService:
     # -- Outbox -------------------------------------------------------------------------------
 
     def answer(
-        self, session: int, request: int, message: Message, release: Release | None = None
+        self, session: int, request: int, message: Message, release: ReleaseBlocks | None = None
     ) -> None:
         target = self._sessions.get(session)
         if target is not None and request:
             target.answer(request, message, release)
             return
         if session == LOCAL_SESSION:
-            self.local.answer(request, message)
+            self.local.answer(request, message if release is None else detached(message))
         if release is not None:
             release()
 
-    def push(self, session: int, message: Message, release: Release | None = None) -> None:
+    def push(self, session: int, message: Message, release: ReleaseBlocks | None = None) -> None:
         target = self._sessions.get(session)
         if target is not None:
             target.tell(message, release)

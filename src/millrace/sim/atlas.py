@@ -25,15 +25,22 @@ class Atlas:
         self.gone: set[int] = set()  # Nodes that will not come back.
 
     def may_lose_disk(self, node: "Node") -> bool:
-        return all(self._may_lose(node, log) for log in self._world.log_ids)
+        is_spared = all(self._may_lose(node, log) for log in self._world.log_ids)
+        return is_spared and all(part.may_lose_disk(node) for part in self._world.parts)
+
+    def may_stay_away(self, node: "Node") -> bool:
+        """For good, together with those that are gone."""
+        is_spared = all(self._may_lose(node, log) for log in self._world.log_ids)
+        return is_spared and all(part.may_stay_away(node, self.gone) for part in self._world.parts)
 
     def may_crash(self, node: "Node") -> bool:
         """A crash loses nothing but what was acknowledged from memory."""
-        return all(
+        is_spared = all(
             self._may_lose(node, log)
             for log in self._world.log_ids
             if self.is_volatile(node, log) and node.is_up
         )
+        return is_spared and all(part.may_lose_memory(node) for part in self._world.parts)
 
     def is_volatile(self, node: "Node", log: LogId) -> bool:
         stored = node.disk.logs.get(log)
@@ -43,6 +50,9 @@ class Atlas:
         )
 
     def may_rot(self, node: "Node", log: LogId) -> bool:
+        for part in self._world.parts:
+            if part.owns(log):
+                return part.may_rot(node, log)
         return self._may_lose(node, log)
 
     def whole(self, log: LogId, *, is_rot_forgiven: bool = False) -> list["Node"]:

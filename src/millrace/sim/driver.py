@@ -11,10 +11,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from millrace.codec.blocks import junk
+from millrace.codec.blocks import junk, lone_record, values
 from millrace.core.messages import MetaEntry, MetaGet, MetaList, MetaListing, MetaSet, Refused
 from millrace.core.procedure import (
     Answer,
+    AppendNodesetChange,
     Ask,
     AskAll,
     ClusterView,
@@ -26,30 +27,50 @@ from millrace.core.procedure import (
     Note,
     Pause,
     Procedure,
+    ReadBucket,
+    ReadCommits,
+    ReadEpochs,
+    ReadNodesetChanges,
     ReadProjection,
+    ReadStatuses,
     Reconfigure,
     Refresh,
+    ReplaceBucket,
+    ReplaceCommits,
+    ReplaceEpochs,
     ReplaceProjection,
 )
 from millrace.core.projection import Projection
 from millrace.core.reconfigure import Change, reconfigure
+from millrace.core.sequenced.metadata_log import append_change, read_changes
 from millrace.meta.contract import Entry
-from millrace.meta.keys import LIVE, NODES, PROJECTIONS
+from millrace.meta.keys import (
+    BUCKETS,
+    COMMITS,
+    EPOCHS,
+    LIVE,
+    NODES,
+    PROJECTIONS,
+    STATUSES,
+    KeyFamily,
+)
 from millrace.sim.metadata import METADATA_NUMBER
 from millrace.sim.process import Process
-from millrace.sim.schedule import MS
+from millrace.sim.schedule import MS, SECOND
 from millrace.types import LogId, Token
 
 T = TypeVar("T")
+Id = TypeVar("Id")
 Resume = Callable[[Any], None]
 Read = tuple[Projection | None, int] | Failure
 PROPOSERS_PER_CHANGE = 64  # Attempts of one reconfiguration number their proposers on.
+NESTED_US = 10 * SECOND  # For a procedure inside one that has all the time of the world.
 
 
 class Run:
     """One procedure under way."""
 
-    __slots__ = ("_done", "_driver", "_procedure", "_step", "_timer", "waits_for")
+    __slots__ = ("_done", "_driver", "_due_us", "_procedure", "_step", "_timer", "waits_for")
 
     def __init__(
         self, driver: "Driver", procedure: Procedure[Any], done: Resume, deadline_us: int | None
@@ -60,7 +81,9 @@ class Run:
         self._step = 0
         self.waits_for = ""
         self._timer: int | None = None
+        self._due_us: int | None = None
         if deadline_us is not None:
+            self._due_us = driver.process.world.schedule.now_us + deadline_us
             self._timer = driver.process.later(deadline_us, self._deadline)
 
     def go(self, answer: Any = None) -> None:
@@ -85,7 +108,12 @@ class Run:
             return
         self.waits_for = type(effect).__name__
         step = self._step
-        self._driver.perform(effect, lambda answer: self._answered(step, answer))
+        self._driver.perform(effect, lambda answer: self._answered(step, answer), self._left_us())
+
+    def _left_us(self) -> int:
+        if self._due_us is None:
+            return NESTED_US
+        return max(1, self._due_us - self._driver.process.world.schedule.now_us)
 
     def _answered(self, step: int, answer: Any) -> None:
         if step == self._step:
@@ -124,10 +152,13 @@ class Driver:
     def note(self, note: Note) -> None:
         world = self.process.world
         world.count(f"note.{note.event}")
+        if "authority" in note.fields:
+            world.count(f"note.{note.event}.{note.fields['authority']}")
         self.process.trace(f"notes {note.event} {note.fields}")
-        world.ledger.noted(self.process.name, note)
+        world.noted(self.process.name, note)
 
-    def perform(self, effect: Effect, resume: Resume) -> None:
+    def perform(self, effect: Effect, resume: Resume, left_us: int = NESTED_US) -> None:
+        """`left_us` is the time for an effect that is a procedure itself."""
         process = self.process
         match effect:
             case Ask(node, message, timeout_ms):
@@ -145,6 +176,25 @@ class Driver:
                 self._replace(projection, expected, resume)
             case Reconfigure():
                 self._reconfigure(effect, resume)
+            case ReadEpochs(log):
+                self._find(EPOCHS, log, resume)
+            case ReplaceEpochs(record, expected):
+                self._set(EPOCHS, record.log, record, expected, _told_whether(resume))
+            case ReadCommits(log):
+                self._find(COMMITS, log, resume)
+            case ReplaceCommits(commits, expected):
+                self._set(COMMITS, commits.log, commits, expected, resume)
+            case ReadBucket(name):
+                self._find(BUCKETS, name, resume)
+            case ReplaceBucket(bucket, expected):
+                self._set(BUCKETS, bucket.name, bucket, expected, resume)
+            case ReadNodesetChanges(log):
+                self.start(read_changes(log, values), resume, left_us)
+            case AppendNodesetChange(log, change):
+                appending = append_change(log, change, self.proposer(), lone_record)
+                self.start(appending, resume, left_us)
+            case ReadStatuses():
+                self._list_statuses(resume)
             case ListNodes():
                 self._list_nodes(resume)
             case Note():
@@ -167,29 +217,56 @@ class Driver:
     # -- The repository -------------------------------------------------------------------------
 
     def _read(self, log: LogId, resume: Callable[[Read], None]) -> None:
-        def answered(answer: Answer) -> None:
-            if not isinstance(answer, MetaEntry):
-                resume(_failure(answer))
-                return
-            projection = PROJECTIONS.find(_entry(answer))
-            if projection is not None:
-                self.learn(projection)
-            resume((projection, answer.version))
+        def answered(read: Read) -> None:
+            if not isinstance(read, Failure) and read[0] is not None:
+                self.learn(read[0])
+            resume(read)
 
-        self.process.ask(METADATA_NUMBER, MetaGet(PROJECTIONS.key(log)), 0, answered)
+        self._find(PROJECTIONS, log, answered)
 
     def _replace(self, projection: Projection, expected: int, resume: Resume) -> None:
+        def answered(replaced: bool | Failure) -> None:
+            if replaced is True:
+                self.learn(projection)
+            resume(replaced)
+
+        replaced = _told_whether(answered)
+        self._set(PROJECTIONS, projection.log, projection, expected, replaced)
+
+    def _find(self, family: KeyFamily[Id, T], id: Id, resume: Resume) -> None:
+        """Resumes with (value or None, version)."""
+
         def answered(answer: Answer) -> None:
             if isinstance(answer, MetaEntry):
-                self.learn(projection)
-                resume(True)
-            elif isinstance(answer, Refused):
-                resume(False)
+                resume((family.find(_entry(answer)), answer.version))
             else:
                 resume(_failure(answer))
 
-        key, value = PROJECTIONS.key(projection.log), PROJECTIONS.encode(projection)
-        self.process.ask(METADATA_NUMBER, MetaSet(key, value, expected), 0, answered)
+        self.process.ask(METADATA_NUMBER, MetaGet(family.key(id)), 0, answered)
+
+    def _set(
+        self, family: KeyFamily[Id, T], id: Id, value: T, expected: int, resume: Resume
+    ) -> None:
+        """Resumes with the new version, or 0 if somebody else was first."""
+
+        def answered(answer: Answer) -> None:
+            if isinstance(answer, MetaEntry | Refused):
+                resume(answer.version if isinstance(answer, MetaEntry) else 0)
+            else:
+                resume(_failure(answer))
+
+        message = MetaSet(family.key(id), family.encode(value), expected)
+        self.process.ask(METADATA_NUMBER, message, 0, answered)
+
+    def _list_statuses(self, resume: Resume) -> None:
+        def answered(answer: Answer) -> None:
+            if not isinstance(answer, MetaListing):
+                resume(_failure(answer))
+                return
+            entries = [_entry(entry) for entry in answer.entries]
+            resume({STATUSES.id_of(entry.key): STATUSES.decode(entry).status for entry in entries})
+
+        self.process.ask(METADATA_NUMBER, MetaList(STATUSES.prefix), 0, answered)
 
     def learn(self, projection: Projection) -> None:
         known = self.projections.get(projection.log)
@@ -262,3 +339,8 @@ def _failure(answer: Answer) -> Failure:
     if isinstance(answer, Failure):
         return answer
     return Failure(FailureKind.TIMED_OUT, f"the repository answered {answer}")
+
+
+def _told_whether(resume: Resume) -> Resume:
+    """It is enough to know whether there is a new version."""
+    return lambda version: resume(version if isinstance(version, Failure) else version > 0)

@@ -26,7 +26,7 @@ class Nemesis:
     def __init__(self, world: "World") -> None:
         self._world = world
         self._rng = Random(f"{world.seed}/nemesis")
-        self._atlas = Atlas(world)
+        self.atlas = Atlas(world)
         self._undos: dict[int, Undo] = {}
         self._faults = 0
         self._is_stopped = True
@@ -105,7 +105,7 @@ class Nemesis:
         return [node for node in self._world.nodes if node.is_up]
 
     def _crash(self, *, is_silent: bool) -> bool:
-        nodes = [node for node in self._up_nodes() if self._atlas.may_crash(node)]
+        nodes = [node for node in self._up_nodes() if self.atlas.may_crash(node)]
         if not nodes:
             return False
         node = self._rng.choice(nodes)
@@ -127,7 +127,7 @@ class Nemesis:
             process.start()
 
     def _wipe(self) -> bool:
-        nodes = [node for node in self._world.nodes if self._atlas.may_lose_disk(node)]
+        nodes = [node for node in self._world.nodes if self.atlas.may_lose_disk(node)]
         if not nodes:
             return False
         node = self._rng.choice(nodes)
@@ -152,7 +152,7 @@ class Nemesis:
         return True
 
     def _client_crash(self) -> bool:
-        clients = [one for one in (*self._world.writers, *self._world.readers) if one.is_up]
+        clients = [one for one in self._world.clients() if one.is_up]
         if not clients:
             return False
         client = self._rng.choice(clients)
@@ -165,15 +165,13 @@ class Nemesis:
         world = self._world
         log = self._rng.choice(world.log_ids)
         members = [world.node(number) for number in world.projection(log).chain]
-        if any(
-            self._atlas.is_being_changed(node, one) for node in members for one in world.log_ids
-        ):
+        if any(self.atlas.is_being_changed(node, one) for node in members for one in world.log_ids):
             return False  # Which chain will stand, and so what is lost, is not decided.
         for node in members:
             node.crash(is_silent=self._rng.random() < 0.5)
             self._lasts(SECOND, partial(self._start, node))
         for one in world.log_ids:
-            if not self._atlas.whole(one):
+            if not self.atlas.whole(one):
                 world.ledger.blacked_out(one)
         return True
 
@@ -253,7 +251,7 @@ class Nemesis:
 
     def _full_disk(self) -> bool:
         node = self._rng.choice(self._world.nodes)
-        if node.is_disk_full or not self._atlas.may_crash(node):
+        if node.is_disk_full or not self.atlas.may_crash(node):
             return False
         # What waits in memory when the disk fills up is lost.  More must not follow unasked.
         has_slack = self._world.shape.memory_share == 0
@@ -272,13 +270,18 @@ class Nemesis:
 
     def _rot(self) -> bool:
         node = self._rng.choice(self._world.nodes)
-        log = self._rng.choice(self._world.log_ids)
+        parts = self._world.parts
+        logs = [*self._world.log_ids, *(log for part in parts for log in part.stored_logs())]
+        log = self._rng.choice(logs)
         stored = node.disk.logs.get(log)
-        if stored is None or not stored.blocks or not self._atlas.may_rot(node, log):
+        if stored is None or not stored.blocks or not self.atlas.may_rot(node, log):
             return False
         first = self._rng.choice(list(stored.blocks))
         node.trace(f"block {first} of log {log} rots")
         node.disk.rot(log, first)
+        for part in parts:
+            if part.owns(log):
+                part.rots(node, log, first)
         return True
 
     def _metadata(self) -> bool:
@@ -301,7 +304,7 @@ class Nemesis:
         world = self._world
         log = self._rng.choice(world.log_ids)
         chain = world.projection(log).chain
-        if len(chain) > 1 and self._rng.random() < 0.3 and len(self._atlas.whole(log)) > 1:
+        if len(chain) > 1 and self._rng.random() < 0.3 and len(self.atlas.whole(log)) > 1:
             world.operator.remove(log, self._rng.choice(chain))
         else:
             world.operator.reseal(log)

@@ -4,10 +4,11 @@ The cores read their limits as constants of their modules.  A run puts small val
 and takes them back when it ends; half of the runs leave all as they are.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
 from types import ModuleType
+from typing import Any
 
 from millrace.codec import cuts
 from millrace.core import append, keeper, learn, reconcile, send_streams, sequencer
@@ -33,18 +34,28 @@ _CUTTING: tuple[tuple[ModuleType, str, tuple[int, ...]], ...] = (
 
 
 @contextmanager
-def turned(seed: int | str) -> Iterator[None]:
-    rng = Random(f"{seed}/knobs")
-    before = [(module, name, module.__dict__[name]) for module, name, _ in (*_KNOBS, *_CUTTING)]
-    is_turning = rng.random() < 0.5
+def turned_to(knobs: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
+    """Whose, which name, by what."""
+    before = [(owner, name, owner.__dict__[name]) for owner, name, _ in knobs]
     try:
-        for module, name, values in _KNOBS:
-            if is_turning and rng.random() < 0.5:
-                setattr(module, name, rng.choice(values))
-        cutting = Random(f"{seed}/cutting")
-        for module, name, values in _CUTTING:
-            setattr(module, name, cutting.choice(values))
+        for owner, name, value in knobs:
+            setattr(owner, name, value)
         yield
     finally:
-        for module, name, value in before:
-            setattr(module, name, value)
+        for owner, name, value in before:
+            setattr(owner, name, value)
+
+
+@contextmanager
+def turned(seed: int | str) -> Iterator[None]:
+    rng = Random(f"{seed}/knobs")
+    is_turning = rng.random() < 0.5
+    knobs: list[tuple[ModuleType, str, int]] = [
+        (module, name, rng.choice(values))
+        for module, name, values in _KNOBS
+        if is_turning and rng.random() < 0.5
+    ]
+    cutting = Random(f"{seed}/cutting")
+    knobs += [(module, name, cutting.choice(values)) for module, name, values in _CUTTING]
+    with turned_to(knobs):
+        yield

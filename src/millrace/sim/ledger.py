@@ -12,13 +12,11 @@ A broken guarantee raises Violation at the event that broke it, which is the bes
 
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from millrace.core.append import Appended, AppendOutcome, AppendUnknown, NotAppended
 from millrace.core.messages import Message
 from millrace.core.procedure import Note
 from millrace.core.projection import Projection
-from millrace.sim.selecting import Columns, expected_rows, rows_of
+from millrace.sim.selecting import Columns
 from millrace.sim.violation import Violation
 from millrace.types import (
     Ack,
@@ -30,7 +28,6 @@ from millrace.types import (
     LogId,
     Lsn,
     NodeId,
-    Selection,
     Token,
 )
 
@@ -40,6 +37,7 @@ if TYPE_CHECKING:
 
 HOLE_VALUE = 0  # Stand in for a checksum where a position holds no record.
 LOSS_VALUE = -1
+BRIDGE_VALUE = -3
 Range = tuple[Lsn, Lsn]
 _DIVERGED = ("append.diverged", "chain.diverged")
 
@@ -155,9 +153,9 @@ class Ledger:
         if log is None:
             return
         opened = node.store.opened(log)
-        chain = node.shell.core.chain(log)
         if opened is None:
             return
+        chain = node.shell.core.chain(log)
         picture, taken = opened.picture, chain.taken
         core = (taken.trim_end, taken.contiguous_end, taken.end)
         store = (picture.trim_end, picture.contiguous_end, picture.end)
@@ -319,18 +317,6 @@ class Ledger:
             self._fix(block.log, first, end, checksum)
             self._see(block.token, block.first)
 
-    def selected(
-        self, reader: str, block: Block, selection: Selection, part: Range, batch: pa.RecordBatch
-    ) -> None:
-        """The rows that a reader made of a part of a block that was delivered to it."""
-        wanted = expected_rows(self.appends[block.token].written, block.first, selection, *part)
-        given = rows_of(batch)
-        if given != wanted:
-            how = "cut" if block.is_cut else "whole"
-            raise Violation(
-                "G4", f"{reader} selects {selection}; of {block!r}, {how}: {given}, not {wanted}"
-            )
-
     def gap(self, reader: str, log: LogId, gap: Gap) -> None:
         truth = self.truth(log)
         self._world.count(f"gap.{gap.kind.value}")
@@ -360,7 +346,11 @@ def value_of(block: Block) -> int:
             return HOLE_VALUE
         case EntryKind.LOSS:
             return LOSS_VALUE
+        case EntryKind.BRIDGE:
+            return BRIDGE_VALUE
 
 
 def _named(value: int) -> str:
-    return {HOLE_VALUE: "a hole", LOSS_VALUE: "lost"}.get(value, f"{value:#010x}")
+    return {HOLE_VALUE: "a hole", LOSS_VALUE: "lost", BRIDGE_VALUE: "a bridge"}.get(
+        value, f"{value:#010x}"
+    )

@@ -23,21 +23,20 @@ from millrace.core.messages import (
     Refused,
 )
 from millrace.meta.contract import Conflict, Entry, LeaseExpired
-from millrace.meta.keys import PROJECTIONS
 from millrace.meta.state import RegistryState
 from millrace.sim.network import Connection
 from millrace.sim.process import Process
 from millrace.sim.schedule import MS
 
 if TYPE_CHECKING:
-    from millrace.sim.world import World
+    from millrace.sim.stage import Stage
 
 METADATA_NUMBER = 0
 SERVICE_US = 30
 
 
 class Metadata(Process):
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "Stage") -> None:
         super().__init__(world, METADATA_NUMBER, "meta")
         self.state = RegistryState()
         self.slow_us = 0
@@ -58,15 +57,21 @@ class Metadata(Process):
         except LeaseExpired as expired:
             return Refused(Refusal.NO_LEASE, detail=str(expired))
 
+    def put(self, key: str, value: bytes, expected: int) -> None:
+        """Of somebody whom the network does not bother."""
+        self._set(key, value, expected, 0, self.world.schedule.now_us // MS)
+
+    def _set(self, key: str, value: bytes, expected: int, lease: int, now_ms: int) -> Entry:
+        entry = self.state.set(key, value, expected, lease, now_ms)
+        self.world.entry_set(key, entry)
+        return entry
+
     def _perform(self, message: Message, now_ms: int) -> Message:
         match message:
             case MetaGet(key):
                 return _entry(self.state.get(key, now_ms))
             case MetaSet(key, value, expected, lease):
-                entry = self.state.set(key, value, expected, lease, now_ms)
-                if key.startswith(PROJECTIONS.prefix):
-                    self.world.ledger.projected(PROJECTIONS.decode(entry))
-                return _entry(entry)
+                return _entry(self._set(key, value, expected, lease, now_ms))
             case MetaList(prefix):
                 entries, revision = self.state.list(prefix, now_ms)
                 return MetaListing(tuple(_entry(entry) for entry in entries), revision)

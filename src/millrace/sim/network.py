@@ -27,7 +27,7 @@ from millrace.sim.violation import Violation
 
 if TYPE_CHECKING:
     from millrace.sim.process import Process
-    from millrace.sim.world import World
+    from millrace.sim.stage import Stage
 
 DEAD_PEER_US = 1_500 * MS  # Silence after which an end gives up.
 CONNECT_US = 1 * SECOND
@@ -69,7 +69,7 @@ class Connection:
 
 
 class Network:
-    def __init__(self, world: "World", seed: int | str, delay_us: int) -> None:
+    def __init__(self, world: "Stage", seed: int | str, delay_us: int) -> None:
         self._world = world
         self._schedule = world.schedule
         self._rng = Random(f"{seed}/network")
@@ -78,6 +78,7 @@ class Network:
         self._made = 0
         self._blocked: dict[tuple[int, int], int] = {}
         self.long_delay_share = 0.0
+        self.slow_us: dict[int, int] = {}  # How much longer messages of a process take.
         self.bytes_waiting_max = world.shape.send_buffer_bytes + WAITING_BLOCKS_MAX * (
             world.block_bytes_max
         )
@@ -89,8 +90,7 @@ class Network:
         self, dialler: "Process", target: "Process", done: Callable[[Connection | None], None]
     ) -> None:
         """`done` gets None when the target cannot be reached."""
-        pair = (dialler.number, target.number)
-        is_blocked = pair in self._blocked or (pair[1], pair[0]) in self._blocked
+        is_blocked = self.is_blocked(dialler, target)
         is_silent = not target.is_up and target.is_silent
         delay_us = CONNECT_US if is_blocked or is_silent else 2 * self._delay()
         dialler.later(delay_us, self._dialled, dialler, target, done, is_blocked)
@@ -105,10 +105,13 @@ class Network:
         if was_blocked or not target.is_up:
             done(None)
             return
+        done(self._connect(dialler, target))
+
+    def _connect(self, dialler: "Process", target: "Process") -> Connection:
         self._made += 1
         connection = Connection(self._made, (dialler, target))
         self._connections[self._made] = connection
-        done(connection)
+        return connection
 
     def connections(self) -> list[Connection]:
         return list(self._connections.values())
@@ -123,10 +126,13 @@ class Network:
         request: int,
         is_answer: bool,
     ) -> None:
+        if connection.is_open[connection.end_of(sender)]:
+            self.send_frame(connection, sender, b"".join(encode(message, request, is_answer)))
+
+    def send_frame(self, connection: Connection, sender: "Process", frame: bytes) -> None:
         end = connection.end_of(sender)
         if not connection.is_open[end]:
             return
-        frame = b"".join(encode(message, request, is_answer))
         waiting = connection.bytes_waiting[end] + len(frame)
         connection.bytes_waiting[end] = waiting
         if waiting > self.bytes_waiting_max:
@@ -139,7 +145,7 @@ class Network:
 
     def _fly(self, connection: Connection, end: int, frame: bytes) -> None:
         now_us = self._schedule.now_us
-        arrival_us = now_us + self._delay()
+        arrival_us = now_us + self._delay() + self.slow_us.get(connection.ends[end].number, 0)
         if arrival_us < connection.arrival_us[end]:
             arrival_us = connection.arrival_us[end]
         connection.arrival_us[end] = arrival_us
@@ -153,11 +159,13 @@ class Network:
             if connection.is_open[end]:
                 sender.wake(connection.lives[end], sender.writable, connection)
         if connection.is_open[1 - end]:
-            target.wake(connection.lives[1 - end], self._deliver, connection, target, frame)
+            target.wake(connection.lives[1 - end], self._arrived, connection, target, frame)
+
+    def _arrived(self, connection: Connection, target: "Process", frame: bytes) -> None:
+        if connection.is_open[connection.end_of(target)]:
+            self._deliver(connection, target, frame)
 
     def _deliver(self, connection: Connection, target: "Process", frame: bytes) -> None:
-        if not connection.is_open[connection.end_of(target)]:
-            return
         view = memoryview(frame)
         header = parse_frame_header(view)
         message = decode(header, view[FRAME_HEADER_BYTES:])
@@ -228,6 +236,11 @@ class Network:
         if not self._blocked[pair]:
             del self._blocked[pair]
             self._release(pair)
+
+    def is_blocked(self, one: "Process", other: "Process") -> bool:
+        """Either way."""
+        pair = (one.number, other.number)
+        return pair in self._blocked or (pair[1], pair[0]) in self._blocked
 
     def _release(self, pair: tuple[int, int]) -> None:
         for connection in list(self._connections.values()):

@@ -1,19 +1,26 @@
 """A simulated node process: the real shell and cores on a simulated disk and network.
 
-It holds its lease in the repository, runs learning when told to, and takes its turn as keeper.
+It holds its lease in the repository, runs learning when told to, hosts sequencers, and takes its
+turn as keeper.
 """
 
 from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from millrace.codec.blocks import junk
+from millrace.codec.blocks import junk, move
 from millrace.core import keeper
-from millrace.core.effects import RunLearn
+from millrace.core.commit.record import stream_log_of
+from millrace.core.effects import RunLearn, RunPurge
 from millrace.core.learn import learn
 from millrace.core.messages import (
+    AppendBlock,
+    AppendStream,
+    AskTail,
+    BlockAppended,
     Bootstrap,
     Bootstrapped,
+    EpochsSealed,
     Fill,
     Filled,
     Issued,
@@ -32,44 +39,71 @@ from millrace.core.messages import (
     Refused,
     Seal,
     Sealed,
+    SealEpochs,
+    SealStream,
+    Store,
+    Stored,
+    StreamAppended,
+    StreamBlock,
+    StreamSealed,
+    StreamStored,
+    Tail,
     Write,
     Written,
 )
+from millrace.core.messages import Release as Announced
 from millrace.core.procedure import Answer, ClusterView, Failure, ListNodes
 from millrace.core.projection import Projection, ReconfigureReason
 from millrace.core.reconfigure import Change
-from millrace.meta.keys import KEEPER, LIVE, PROJECTIONS, Keeper, LiveNode
+from millrace.core.sequenced.purging import purge
+from millrace.core.sequenced.releases import LOOK_MS, ReleaseLookout, find_release
+from millrace.core.statuses import StatusBoard
+from millrace.meta.keys import KEEPER, LIVE, PROJECTIONS, STATUSES, Keeper, LiveNode
+from millrace.server.committing import Committing
+from millrace.server.hosted_committer import CommitterRequest
+from millrace.server.sequencing import SequencerRequest, Sequencing
 from millrace.server.shell import NodeShell, Release
+from millrace.server.streams import StreamOrders
 from millrace.sim.disk import Disk
 from millrace.sim.driver import Driver, _entry
 from millrace.sim.metadata import METADATA_NUMBER
 from millrace.sim.network import Connection
 from millrace.sim.process import Answered, Process
-from millrace.sim.schedule import MS
+from millrace.sim.schedule import MS, SECOND
+from millrace.sim.sequenced.donor import Donor
+from millrace.sim.sequenced.surroundings import SimulatedSurroundings, entries_of
 from millrace.sim.store import SimulatedStore
-from millrace.types import Epoch, LogId, NodeId
+from millrace.types import Block, Epoch, LogId, Lsn, NodeId
 
 if TYPE_CHECKING:
     from millrace.sim.world import World
 
+RELEASE_US = 5 * SECOND
 MYSELF = 0  # The session of what a node says to itself.
 
 
 class Node(Process):
+    world: "World"
+
     def __init__(self, world: "World", node: NodeId) -> None:
         super().__init__(world, node, f"n{node}")
         self.node = node
         self.disk = Disk(world.disk_bytes)
-        self.disk.on_durable = lambda block: world.ledger.durable(node, block)
+        self.disk.on_durable = lambda block: world.ledger_of(block.log).durable(node, block)
         self.disk_rng = Random(f"{world.seed}/disk/{node}")
         self.slow_us = 0
         self.store: SimulatedStore
         self.shell: NodeShell
+        self.board: StatusBoard
+        self._lookout: ReleaseLookout
+        self.sequencing: Sequencing
+        self.committing: Committing
         self.driver: Driver
         self.is_keeper = False
         self._sessions: dict[int, Connection] = {}
         self._said: dict[int, Answered] = {}
         self._writes: dict[tuple[int, int], tuple[LogId, Epoch]] = {}
+        self._checked: dict[tuple[int, int], Message] = {}
         self._lease = 0
         self._keeping = 0
 
@@ -79,31 +113,67 @@ class Node(Process):
         shape = self.world.shape
         self.store = SimulatedStore(self.disk, self.later, self.disk_rng, shape.disk_us)
         self.store.commit_us += self.slow_us
-        self.store.on_put = lambda block: self.world.ledger.held(self.node, block)
-        self.shell = NodeShell(self.store, self, self._run_learn)
-        self.store.on_remove = lambda block: self.world.ledger.removed(self.node, block)
+        self.store.on_put = self._noted_put
+        self.board = StatusBoard(self.node)
+        self.shell = NodeShell(
+            self.store,
+            self,
+            self._run_learn,
+            me=self.node,
+            locations=self.world.locations,
+            run_purge=self._run_purge,
+            board=self.board,
+        )
+        self.store.on_remove = self._noted_removal
         self.store.on_dirty = self._dirtied
         self.driver = Driver(self)
+        around = SimulatedSurroundings(self)
+        self.sequencing = Sequencing(self.node, around, move, junk)
+        self.committing = Committing(self.node, around)
         self.is_keeper = False
         self._sessions = {}
         self._said = {}
         self._writes = {}
+        self._checked = {}
         self._lease = 0
         self._keeping = 0
         self._hold_lease()
+        if self.world.sequenced.has_logs:
+            # Its own status is the first thing that a node finds out: nobody is served before.
+            self.board.update(self.world.sequenced.status_entries())
+            self._follow_statuses()
+            self._lookout = ReleaseLookout()
+            self._look_out()
+            if self.world.sequenced.shape.is_arranged:
+                Donor(self).begin()
+        if self.world.commits.has_logs:
+            self.world.commits.ledger.restarted(self)
+            StreamOrders(self.shell, around)
         self.later(int(self.rng.random() * shape.keeper_ms * MS), self._keep)
+
+    def _noted_put(self, block: Block) -> None:
+        self.world.ledger_of(block.log).held(self.node, block)
+
+    def _noted_removal(self, block: Block) -> None:
+        self.world.ledger_of(block.log).removed(self.node, block)
 
     def _dirtied(self, log: LogId) -> None:
         self.world.count("store.dirtied")
-        self.shell.core.dirtied(log)
+        for part in self.world.parts:
+            part.dirtied(self, log)
+        self.shell.dirtied(log)
 
     def on_crash(self) -> None:
         kept = self.store.crash(self.disk_rng)
         if kept:
             self.world.count("disk.unsynced_kept")
+        for part in self.world.parts:
+            part.ledger.loses_memory(self)
 
     def stop(self) -> None:
-        """End in order: everything durable, nothing DIRTY."""
+        """End in order: who waits is answered, everything durable, nothing DIRTY."""
+        self.sequencing.close()
+        self.committing.close()
         self.store.close()
         self.crash()
 
@@ -114,6 +184,8 @@ class Node(Process):
     def wipe(self) -> None:
         assert not self.is_up
         self.trace("lost its disk")
+        for part in self.world.parts:
+            part.loses_disk(self)
         self.disk.wipe()
         self.world.ledger.wiped(self.node)
 
@@ -124,10 +196,22 @@ class Node(Process):
         self._handle(connection.number, request, message)
 
     def _handle(self, session: int, request: int, message: Message) -> None:
-        if isinstance(message, Write | Fill | Next | Seal | Bootstrap):
-            self._writes[session, request] = (message.log, message.epoch)
+        match message:
+            case Write() | Fill() | Next() | Seal() | Bootstrap():
+                self._writes[session, request] = (message.log, message.epoch)
+            case Store() | SealEpochs() | AppendBlock() | AskTail():
+                self._checked[session, request] = message
+            case AppendStream() | StreamBlock() | SealStream():
+                self._checked[session, request] = message
+        self.world.commits.nemesis.saw(self, message)
+        if isinstance(message, SequencerRequest):
+            self.sequencing.handle((session, request), message)
+            return
+        if isinstance(message, CommitterRequest):
+            self.committing.handle((session, request), message)
+            return
         self.shell.handle(session, request, message)
-        self.world.ledger.agrees(self, message)
+        self.world.ledger_of(getattr(message, "log", None)).agrees(self, message)
 
     def on_closed(self, connection: Connection) -> None:
         if self._sessions.pop(connection.number, None) is not None:
@@ -170,6 +254,10 @@ class Node(Process):
     def _check_answer(self, session: int, request: int, message: Message) -> None:
         about = self._writes.pop((session, request), None)
         if about is None:
+            asked = self._checked.pop((session, request), None)
+            if asked is not None:
+                self._check_sequenced(asked, message)
+                self._check_stream(asked, message)
             return
         ledger = self.world.ledger
         match message:
@@ -182,6 +270,30 @@ class Node(Process):
             case Bootstrapped(next_lsn):
                 ledger.bootstrapped(about[0], next_lsn)
 
+    def _check_sequenced(self, asked: Message, message: Message) -> None:
+        ledger = self.world.sequenced.ledger
+        match asked, message:
+            case Store(log, epoch), Stored():
+                ledger.accepted(self.node, log, epoch)
+            case Store(), Refused(Refusal.EPOCH):
+                self.world.count("store.preempted")
+            case SealEpochs(log, epoch), EpochsSealed():
+                ledger.sealed(self.node, log, epoch)
+            case AppendBlock(), BlockAppended():
+                ledger.acknowledged(self.node, asked, message)
+            case AskTail(log), Tail():
+                ledger.told_tail(self.node, log, message)
+
+    def _check_stream(self, asked: Message, message: Message) -> None:
+        ledger = self.world.commits.ledger
+        match asked, message:
+            case StreamBlock(log, stream, generation), StreamStored():
+                ledger.accepted(self.node, stream_log_of(log, stream), generation)
+            case SealStream(log, stream, generation), StreamSealed():
+                ledger.sealed(self.node, stream_log_of(log, stream), generation)
+            case AppendStream(log), StreamAppended():
+                ledger.acknowledged(log, asked.block.token, message)
+
     # -- Asking ---------------------------------------------------------------------------------
 
     def ask(self, node: NodeId | int, message: Message, timeout_ms: int, done: Answered) -> None:
@@ -192,10 +304,42 @@ class Node(Process):
         self._said[self._requests] = done
         self.later(1, self._handle, MYSELF, self._requests, message)
 
+    def tell_myself(self, message: Message) -> None:
+        self.later(1, self._handle, MYSELF, 0, message)
+
+    def _follow_statuses(self) -> None:
+        def followed(answer: Answer) -> None:
+            if isinstance(answer, MetaListing):
+                self.board.update(entries_of(answer.entries))
+
+        self.later(self.world.sequenced.shape.statuses_ms * MS, self._follow_statuses)
+        self.ask(METADATA_NUMBER, MetaList(STATUSES.prefix), 0, followed)
+
+    def _look_out(self) -> None:
+        """For what sequencers did not tell, while readers wait for it."""
+
+        def found(release: Announced | None) -> None:
+            if release is not None:
+                self.tell_myself(release)
+
+        self.later(LOOK_MS * MS, self._look_out)
+        now_ms = self.world.schedule.now_us // MS
+        for log in self._lookout.due(self.shell.core.waiting(), now_ms):
+            self.world.count("node.asks_for_release")
+            self.driver.start(find_release(log), found, RELEASE_US)
+
     def _run_learn(self, order: RunLearn) -> None:
         self.world.count("learn.begun")
         procedure = learn(order.log, order.epoch, order.source, self.node, order.others)
         self.driver.start(procedure, lambda message: self.answer(*order.ticket, message))
+
+    def _run_purge(self, order: RunPurge) -> None:
+        def purged(firsts: tuple[Lsn, ...]) -> None:
+            self.world.count("purge.dropped" if firsts else "purge.clean")
+            self.shell.purged(order, firsts)
+
+        procedure = purge(order.log, self.node, order.closed, order.until, order.good)
+        self.driver.start(procedure, purged)
 
     # -- Lease and keeper -----------------------------------------------------------------------
 

@@ -22,6 +22,8 @@ TRIM_ATTEMPTS_MAX = 5
 
 
 class Operator(Process):
+    world: "World"
+
     def __init__(self, world: "World", number: int) -> None:
         super().__init__(world, number, "op")
         self.driver: Driver
@@ -52,6 +54,8 @@ class Operator(Process):
 
 class Trimmer(Process):
     """Trims what some reader has read: a slower one finds its position gone."""
+
+    world: "World"
 
     def __init__(self, world: "World", number: int) -> None:
         super().__init__(world, number, "trim")

@@ -15,7 +15,7 @@ from millrace.sim.schedule import MS
 from millrace.types import NodeId
 
 if TYPE_CHECKING:
-    from millrace.sim.world import World
+    from millrace.sim.stage import Stage
 
 Answered = Callable[[Answer], None]
 
@@ -30,7 +30,7 @@ class _Pending:
 
 
 class Process:
-    def __init__(self, world: "World", number: int, name: str) -> None:
+    def __init__(self, world: "Stage", number: int, name: str) -> None:
         self.world = world
         self.number = number
         self.name = name

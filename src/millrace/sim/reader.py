@@ -34,7 +34,7 @@ from millrace.sim.driver import Driver
 from millrace.sim.network import Connection
 from millrace.sim.process import Process
 from millrace.sim.schedule import MS
-from millrace.sim.selecting import draw_selection
+from millrace.sim.selecting import check_rows, draw_selection
 from millrace.sim.violation import Violation
 from millrace.types import LSN_MAX, Block, LogId, Lsn, NodeId, Selection
 
@@ -55,6 +55,8 @@ class Reading:
 
 
 class Reader(Process):
+    world: "World"
+
     def __init__(self, world: "World", number: int, name: str, policy: FillPolicy) -> None:
         super().__init__(world, number, name)
         self.policy = policy
@@ -137,7 +139,8 @@ class Reader(Process):
         how = "bare" if block.size == HEADER_BYTES else "cut" if block.is_cut else "whole"
         self.world.count(f"select.{how}")
         batch = selected_batch(block, selection, first=first, end=end)
-        self.world.ledger.selected(self.name, block, selection, (first, end), batch)
+        written = self.world.ledger.appends[block.token].written
+        check_rows(self.name, written, block, selection, (first, end), batch)
 
     def _advance(self, log: LogId, first: Lsn, end: Lsn) -> None:
         at = self.positions[log]

@@ -14,7 +14,14 @@ from contextlib import nullcontext
 import msgspec
 
 from millrace.sim.canaries import CANARIES
+from millrace.sim.changes.world import ChangesWorld
+from millrace.sim.commit.shape import CommitTrouble
+from millrace.sim.documents.shape import DocumentsTrouble
+from millrace.sim.documents.world import DocumentsWorld
+from millrace.sim.seeds import LogKind, parse, seed_of
+from millrace.sim.sequenced.shape import Trouble
 from millrace.sim.shape import Family
+from millrace.sim.stage import Stage
 from millrace.sim.trace import Listener
 from millrace.sim.violation import Violation
 from millrace.sim.world import World
@@ -63,6 +70,127 @@ REQUIRED_COUNTERS = (
     "note.log.learned",
     "trim.done",
     "heal.left_dead",
+    *(f"trouble.{trouble.value}" for trouble in (*Trouble, *CommitTrouble)),
+    "trouble.straggler_left",
+    "epochs.begun",
+    "store.later_wave",
+    "store.preempted",
+    "junk.bridge",
+    "junk.hole",
+    "note.recovery.again",
+    "note.recovery.closed.complete",
+    "note.recovery.closed.incomplete",
+    "note.recovery.closed.non_authoritative",
+    "note.recovery.node_left_out",
+    "purge.clean",
+    "node.asks_for_release",
+    "status.unavailable",
+    "status.underreplication",
+    "rewind.damaged",
+    "rewind.incomplete",
+    "rewind.no_progress",
+    "rewind.nobody_left",
+    "rewind.returned",
+    "rewind.second_chance",
+    "rewind.sender_lost",
+    "rewind.slid",
+    "rewind.slow",
+    "rewind.started_timeout",
+    "rewind.status",
+    "reader.finished",
+    "reader.unhealthy",
+    "sequenced.gap.bridge",
+    "sequenced.gap.dataloss",
+    "sequenced.gap.hole",
+    "sequenced.gap.trim",
+    "sequenced.trim_done",
+    "ledger.copies_lost",
+    "trouble.reform_killed_struck",
+    "trouble.opening_missed_struck",
+    "trouble.sync_killed_struck",
+    "commit.committed",
+    "commit.reformed",
+    "commit.lost",
+    "commit.reading_anew",
+    "commit.loss_confirmed",
+    "commit.operation_done",
+    "commit.operation_refused",
+    "commit.quarantine.context_missing",
+    "commit.quarantine.memory_lost",
+    "commit.gap.trim",
+    "commit.gap.dataloss",
+    "note.term.claimed",
+)
+
+# What worlds of documents must have seen.
+REQUIRED_OF_DOCUMENTS = (
+    *(f"trouble.{trouble.value}" for trouble in DocumentsTrouble),
+    "trouble.undo_killed_struck",
+    "trouble.successor_killed_struck",
+    "trouble.delivery_killed",
+    "network.dead_peer",
+    "ask.timed_out",
+    "lease.expired",
+    "node.stopped_in_order",
+    "command.ok",
+    "command.ambiguous",
+    "command.not_my_partition",
+    "command.temporary_failure",
+    "command.unanswered",
+    *(f"wait.{outcome}" for outcome in ("ok", "timed_out", "not_my_partition")),
+    "durable.majority",
+    "durable.majority_and_persist_on_master",
+    "durable.persist_to_majority",
+    "durable.excused",
+    "stale_master.change",
+    "promoted.in_a_snapshot",
+    "undo.begun",
+    "undo.to_zero",
+    "undo.fetched_ahead",
+    "repair.taken",
+    "purge.raised",
+    "document.expired",
+    "view.renewed",
+    "snapshot.from_disk",
+    "reload.stale_master",
+    "follower.undone",
+    "follower.forgot_all",
+    "follower.below_its_ring",
+    "barrier.reached",
+    "move.done",
+    "move.master_failed",
+    "keeper.all_lost",
+    "keeper.forced",
+    "keeper.too_few_answers",
+    "keeper.undo_pending",
+    "keeper.waiting",
+    *(
+        f"note.partition.seat_changed.{reason}"
+        for reason in (
+            "abandoned",
+            "master_gone",
+            "master_lost",
+            "master_unclean",
+            "moving",
+            "operator",
+            "promoted",
+            "surplus",
+        )
+    ),
+)
+
+# What worlds with queries must have seen.
+REQUIRED_OF_CHANGES = (
+    "query.batch",
+    "query.batch_again",
+    "query.killed",
+    "query.task_failed",
+    "query.speculated",
+    "query.undo",
+    "query.line_lost_in_undo",
+    "query.reread",
+    "query.compensated",
+    "query.refused.stale_master",
 )
 
 
@@ -102,11 +230,19 @@ def run_seed(
 ) -> RunResult:
     """One run.  `canary` plants a bug; `trace` hears every event."""
     with CANARIES[canary]() if canary is not None else nullcontext():
-        world = World(seed, listener=trace)
-        return _run(world)
+        return _run(make_world(seed, trace))
 
 
-def _run(world: World) -> RunResult:
+def make_world(seed: int | str, listener: Listener | None = None) -> Stage:
+    kind = parse(seed).kind
+    if kind is LogKind.DOCUMENTS:
+        return DocumentsWorld(seed, listener)
+    if kind is LogKind.CHANGES:
+        return ChangesWorld(seed, listener)
+    return World(seed, listener=listener)
+
+
+def _run(world: Stage) -> RunResult:
     guarantee = violation = ""
     try:
         world.run()
@@ -115,7 +251,7 @@ def _run(world: World) -> RunResult:
     except Exception as error:  # The run is over: whatever a core lets out is a finding.
         guarantee, violation = "crash", f"crash: {type(error).__name__}: {error}"
     return RunResult(
-        world.seed,
+        world.name,
         not violation,
         violation,
         guarantee,
@@ -131,10 +267,13 @@ def run_many(
     count: int,
     jobs: int = 2,
     progress: Callable[[RunResult], None] | None = None,
+    kind: LogKind | None = None,
 ) -> Summary:
-    """Seeds first, first + 1, ..., on `jobs` processes; results come in order."""
+    """Seeds first, first + 1, ..., on `jobs` processes; results come in order.  Without a `kind`
+    the numbers draw theirs."""
     started_s = time.monotonic()
-    seeds = range(first, first + count)
+    numbers = range(first, first + count)
+    seeds = [seed_of(number, kind) for number in numbers]
     totals: Counter[str] = Counter()
     failures: list[RunResult] = []
     events = 0

@@ -10,7 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.types import RECORD_COLUMNS, Lsn, Selection
+from millrace.sim.violation import Violation
+from millrace.types import RECORD_COLUMNS, Block, Lsn, Selection
 
 KEYS: tuple[bytes | None, ...] = (b"a", b"b", b"long" * 5, None)
 TIME_ZERO_US = 10**15  # When a simulation begins, as its records say.
@@ -61,6 +62,24 @@ def expected_rows(
         for at, lsn in enumerate(range(placed_at, placed_at + len(written.values)))
         if first <= lsn < end and _matches(selection, written.keys[at], written.timestamps[at])
     ]
+
+
+def check_rows(
+    reader: str,
+    written: Columns,
+    block: Block,
+    selection: Selection,
+    part: tuple[Lsn, Lsn],
+    batch: pa.RecordBatch,
+) -> None:
+    """What a reader made of a part of a block that was delivered to it."""
+    wanted = expected_rows(written, block.first, selection, *part)
+    given = rows_of(batch)
+    if given != wanted:
+        how = "cut" if block.is_cut else "whole"
+        raise Violation(
+            "G4", f"{reader} selects {selection}; of {block!r}, {how}: {given}, not {wanted}"
+        )
 
 
 def _matches(selection: Selection, key: bytes | None, time_us: int) -> bool:

@@ -8,96 +8,56 @@ have reached the disk before the process could say so.
   I2  What is shown is what the queued mutations make of what the disk holds.
 """
 
-from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
 from random import Random
 
 from millrace.codec.blocks import parse_header
-from millrace.core.log_state import Fence, LogState
+from millrace.core.commit.record import CommitContext, StreamCommit
+from millrace.core.log_state import Fence, LogState, Marks
 from millrace.core.messages import Refusal
 from millrace.errors import CorruptBlock
-from millrace.limits import SCAN_BLOCKS_MAX
+from millrace.limits import SCAN_BLOCKS_MAX, SHIP_ENTRIES_MAX
 from millrace.sim import disk as disks
 from millrace.sim.disk import Disk, StoredLog
+from millrace.sim.open_log import Fate, OpenLog
 from millrace.store.contract import Done, StoreFailed, Usage
-from millrace.store.picture import Picture
-from millrace.store.weighing import weigh
-from millrace.types import FIRST_LSN, Ack, Block, EntryKind, Extent, LogId, Lsn, NodeId, Weight
+from millrace.store.held_commits import HeldCommits, HeldStream
+from millrace.store.rivals import Verdict, judge
+from millrace.store.runs import find_runs
+from millrace.store.weighing import weigh, weigh_scattered
+from millrace.types import (
+    FIRST_LSN,
+    Ack,
+    Block,
+    Copy,
+    EntryKind,
+    Extent,
+    LogId,
+    Lsn,
+    Placement,
+    Run,
+    Weight,
+)
 
 COMMIT_WAIT_US = 50_000  # How long memory-acknowledged blocks wait for company.
 
 After = Callable[..., object]  # (delay in microseconds, call, arguments)
 
+_Note = disks.SetMarks | disks.CommitRuns
+
+_FULL = StoreFailed(Refusal.DISK_FULL, "the store is full")
+
 
 class _Barrier:
-    __slots__ = ("done",)
+    __slots__ = ("done", "leant_on")
 
-    def __init__(self, done: Done | None) -> None:
+    def __init__(self, done: Done | None, leant_on: Sequence[Fate] = ()) -> None:
         self.done = done  # None: answered already, only marks the place.
+        self.leant_on = leant_on
 
-
-class OpenLog:
-    """One log as the process sees it."""
-
-    __slots__ = ("blocks", "bytes", "fence", "firsts", "is_marked", "picture")
-
-    def __init__(self, stored: StoredLog) -> None:
-        self.fence = stored.fence
-        self.blocks = {
-            first: block
-            for first, block in sorted(stored.blocks.items())
-            if block.end > stored.trim_end
-        }
-        self.firsts = list(self.blocks)
-        self.bytes = sum(block.size for block in self.blocks.values())
-        self.is_marked = stored.is_volatile
-        self.picture = Picture(stored.trim_end, stored.trim_end, [])
-        for block in self.blocks.values():
-            self.picture.add(block.extent())
-
-    def put(self, block: Block) -> None:
-        self.picture.add(block.extent())
-        self.blocks[block.first] = block
-        if not self.firsts or block.first > self.firsts[-1]:
-            self.firsts.append(block.first)
-        else:
-            insort(self.firsts, block.first)
-        self.bytes += block.size
-
-    def take_out(self, firsts: set[Lsn]) -> None:
-        firsts = {first for first in firsts if first in self.blocks}
-        low = min(firsts, default=None)
-        end = self.picture.contiguous_end
-        run: list[Extent] = []
-        if low is not None and low < end:
-            run = [
-                self.blocks[first].extent()
-                for first in self.firsts[bisect_left(self.firsts, low) :]
-                if first < end
-            ]
-        self.picture.remove(firsts, run)
-        self._forget(firsts)
-
-    def trim(self, end: Lsn) -> None:
-        below = self.firsts[: bisect_left(self.firsts, end)]
-        self._forget({first for first in below if self.blocks[first].end <= end})
-        self.picture.trim(end)
-
-    def _forget(self, firsts: set[Lsn]) -> None:
-        for first in firsts:
-            self.bytes -= self.blocks.pop(first).size
-        if firsts:
-            self.firsts = [first for first in self.firsts if first in self.blocks]
-
-    def within(self, first: Lsn, end: Lsn) -> Sequence[Lsn]:
-        """First positions of the blocks that intersect [first, end)."""
-        first = max(first, self.picture.trim_end)
-        if first >= end:
-            return ()
-        low = bisect_right(self.firsts, first) - 1
-        if low < 0 or self.blocks[self.firsts[low]].end <= first:
-            low += 1
-        return self.firsts[low : bisect_left(self.firsts, end)]
+    def failure(self) -> StoreFailed | None:
+        """Why what it rests on is not there, once that is settled."""
+        return _FULL if any(fate.is_lost for fate in self.leant_on) else None
 
 
 class SimulatedScan:
@@ -110,7 +70,13 @@ class SimulatedScan:
         self.is_released = True
 
 
-class SimulatedStore:
+class SimulatedShipment(SimulatedScan):
+    def __init__(self, blocks: list[Block], next_lsn: Lsn) -> None:
+        super().__init__(blocks)
+        self.next_lsn = next_lsn
+
+
+class SimulatedStore(HeldCommits):
     def __init__(self, disk: Disk, after: After, rng: Random, commit_us: int) -> None:
         self.disk = disk
         self.commit_us = commit_us
@@ -120,7 +86,10 @@ class SimulatedStore:
         self._logs = {log: OpenLog(stored) for log, stored in disk.logs.items()}
         self._queue: list[disks.Mutation | _Barrier] = []
         self._batch: list[disks.Mutation | _Barrier] = []
-        self._origins: dict[int, OpenLog] = {}  # By the identity of a queued put.
+        self._origins: dict[int, tuple[OpenLog, Fate]] = {}  # By the identity of a queued put.
+        # To be written with the next commit.
+        self._notes: dict[tuple[type[_Note], LogId], _Note] = {}
+        self._leant_on: list[Fate] = []  # What the next barrier rests on.
         self._is_committing = False
         self._is_timer_set = False
         self._is_refused = False
@@ -134,17 +103,71 @@ class SimulatedStore:
 
     # -- Mutations ------------------------------------------------------------------------------
 
-    def put(self, block: Block, copyset: tuple[NodeId, ...], ack: Ack) -> None:
+    def put(self, block: Block, placement: Placement, ack: Ack) -> None:
         assert not block.is_cut, f"{block!r} was cut for a reader: no store takes it"
         log = self._open(block.log)
-        log.put(block)
+        replaced = tuple(log.within(block.first, block.end)) if log.is_scattered else ()
+        if log.is_scattered and not self._prevails(log, block, placement, replaced):
+            return
+        self._take_out(block.log, log, replaced)
+        fate = log.put(block, placement)
         if self.on_put is not None:
             self.on_put(block)
         is_marking = ack is Ack.MEMORY and not log.is_marked
-        self._is_uncovered |= ack is Ack.DISK or is_marking
-        put = disks.Put(block.log, block, ack, is_marking)
-        self._origins[id(put)] = log
+        self._is_uncovered |= ack is Ack.DISK or is_marking or bool(replaced)
+        put = disks.Put(block.log, block, placement, ack, is_marking, replaced)
+        self._origins[id(put)] = log, fate
         self._submit(put)
+
+    def _prevails(
+        self, log: OpenLog, block: Block, placement: Placement, firsts: Sequence[Lsn]
+    ) -> bool:
+        """Whether a block is to be stored, in the place of what overlaps it."""
+        if block.end <= log.picture.trim_end:
+            return False
+        verdict = judge(block.extent(), placement, [log.copy_at(first) for first in firsts])
+        is_rotten = block.first in self.disk.rotten.get(block.log, ())
+        if verdict is Verdict.TAKE or (verdict is Verdict.AMEND and is_rotten):
+            return True
+        if verdict is Verdict.AMEND:
+            self.amend(block.log, [(block.first, placement)])
+        else:
+            self._lean_on(log, firsts)
+        return False
+
+    def scatter(self, log: LogId) -> None:
+        opened = self._open(log)
+        if not opened.is_scattered:
+            assert not opened.blocks, f"log {log} holds blocks: it is too late to scatter it"
+            opened.scatter()
+            self._is_uncovered = True
+            self._submit(disks.Scatter(log))
+
+    def amend(self, log: LogId, amendments: Sequence[tuple[Lsn, Placement]]) -> list[Lsn]:
+        opened = self._logs.get(log)
+        missing = [first for first, _ in amendments if opened is None or first not in opened.blocks]
+        if opened is None:
+            return missing
+        self._lean_on(opened, [first for first, _ in amendments])
+        amended: dict[Lsn, Placement] = {}
+        for first, placement in amendments:
+            held = opened.placements.get(first)
+            if held is not None and placement.precedence >= held.precedence and placement != held:
+                amended[first] = opened.placements[first] = placement
+        if amended:
+            self._is_uncovered = True
+            self._submit(disks.Amend(log, tuple(amended.items())))
+        return missing
+
+    def _lean_on(self, log: OpenLog, firsts: Sequence[Lsn]) -> None:
+        """What comes next is decided because of these blocks, and shares their fate."""
+        fates = [log.fates[first] for first in firsts if first in log.fates]
+        self._leant_on += fates
+        self._is_uncovered |= bool(fates)
+
+    def set_marks(self, log: LogId, marks: Marks) -> None:
+        self._open(log).marks = marks
+        self._notes[disks.SetMarks, log] = disks.SetMarks(log, marks)
 
     def set_fence(self, log: LogId, fence: Fence) -> None:
         self._open(log).fence = fence
@@ -162,23 +185,53 @@ class SimulatedStore:
         opened = self._logs.get(log)
         if opened is None or not firsts:
             return
+        self._take_out(log, opened, firsts)
+        self._is_uncovered = True
+        self._submit(disks.Remove(log, tuple(firsts)))
+
+    def _take_out(self, log: LogId, opened: OpenLog, firsts: Sequence[Lsn]) -> None:
         for first in firsts:
             if self.on_remove is not None and first in opened.blocks:
                 self.on_remove(opened.blocks[first])
-        opened.take_out(set(firsts))
-        self.disk.rotten.get(log, set()).difference_update(firsts)
-        self._is_uncovered = True
-        self._submit(disks.Remove(log, tuple(firsts)))
+        if firsts:
+            opened.take_out(set(firsts))
+            self.disk.rotten.get(log, set()).difference_update(firsts)
 
     def drop(self, log: LogId) -> None:
         if self._logs.pop(log, None) is not None:
             self.disk.rotten.pop(log, None)
+            self._notes.pop((disks.SetMarks, log), None)
+            self._notes.pop((disks.CommitRuns, log), None)
             self._is_uncovered = True
             self._submit(disks.Drop(log))
 
+    def commit(
+        self, log: LogId, context: CommitContext | None, runs: Sequence[StreamCommit]
+    ) -> None:
+        opened = self._open(log)
+        opened.context = context
+        commit = disks.CommitRuns(log, context, tuple(runs))
+        if not runs:
+            self._notes[disks.CommitRuns, log] = commit
+            return
+        opened.runs.add(runs)
+        self._notes.pop((disks.CommitRuns, log), None)
+        self._is_uncovered |= not opened.is_marked
+        self._submit(commit)
+
+    def uncommit(self, log: LogId) -> None:
+        opened = self._logs.get(log)
+        if opened is not None:
+            opened.context = None
+            opened.runs.clear()
+            self._notes.pop((disks.CommitRuns, log), None)
+            self._is_uncovered = True
+            self._submit(disks.Uncommit(log))
+
     def barrier(self, ack: Ack, done: Done) -> None:
         if ack is Ack.DISK or self._is_uncovered:
-            self._queue.append(_Barrier(done))
+            self._queue.append(_Barrier(done, self._leant_on))
+            self._leant_on = []
             self._commit_soon(0)
         else:
             self._queue.append(_Barrier(None))
@@ -211,9 +264,15 @@ class SimulatedStore:
         if self._is_committing or not self._queue:
             return
         self._is_committing = True
-        self._batch, self._queue = self._queue, []
+        self._take_batch()
         time_us = 1 + int(self.commit_us * (0.5 + self._rng.random()))
         self._after(delay_us + time_us, self._committed)
+
+    def _take_batch(self) -> None:
+        self._batch, self._queue = self._queue, []
+        if not all(isinstance(one, _Barrier) for one in self._batch):
+            self._batch += self._notes.values()
+            self._notes.clear()
 
     def _committed(self) -> None:
         if self._is_dead:
@@ -241,7 +300,7 @@ class SimulatedStore:
         failure = None
         if not has_room:
             self._is_refused = True
-            failure = StoreFailed(Refusal.DISK_FULL, "the store is full")
+            failure = _FULL
         dirty = {
             one.log: None
             for one in mutations
@@ -255,12 +314,12 @@ class SimulatedStore:
 
     def _settle_put(self, put: disks.Put, failure: StoreFailed | None) -> bool:
         """Whether the log lost a block that was acknowledged."""
-        origin = self._origins.pop(id(put))
+        origin, fate = self._origins.pop(id(put))
+        fate.is_lost = failure is not None
+        origin.settle(put.block, fate)
         if failure is None:
             origin.is_marked |= put.is_marking
             return False
-        if origin.blocks.get(put.block.first) is put.block:
-            origin.take_out({put.block.first})
         is_acknowledged = put.ack is Ack.MEMORY and not put.is_marking
         return is_acknowledged and self._logs.get(put.log) is origin
 
@@ -272,7 +331,7 @@ class SimulatedStore:
         for one in batch:
             if isinstance(one, _Barrier):
                 if one.done is not None:
-                    answers.append((one.done, self._unreported))
+                    answers.append((one.done, self._unreported or one.failure()))
                 self._unreported = None
             elif isinstance(one, disks.Put):
                 self._unreported = failure or self._unreported
@@ -296,9 +355,9 @@ class SimulatedStore:
             return
         while self._batch or self._queue:
             if not self._batch:
-                self._batch, self._queue = self._queue, []
+                self._take_batch()
             self._committed()
-        self.disk.commit((disks.ClearVolatile(),), with_blocks=True)
+        self.disk.commit((*self._notes.values(), disks.ClearVolatile()), with_blocks=True)
         self._is_dead = True
 
     # -- Reading --------------------------------------------------------------------------------
@@ -315,18 +374,7 @@ class SimulatedStore:
 
     def state(self, log: LogId) -> LogState | None:
         opened = self._logs.get(log)
-        if opened is None:
-            return None
-        picture = opened.picture
-        return LogState(
-            opened.fence,
-            picture.trim_end,
-            picture.contiguous_end,
-            picture.end,
-            list(picture.sparse),
-            len(opened.blocks),
-            opened.bytes,
-        )
+        return None if opened is None else opened.state()
 
     def block_at(self, log: LogId, lsn: Lsn) -> Block | None:
         opened = self._logs.get(log)
@@ -352,15 +400,51 @@ class SimulatedStore:
             blocks.append(block)
         return SimulatedScan(blocks)
 
+    def ship(
+        self, log: LogId, first: Lsn, end: Lsn, bytes_max: int, ships: Callable[[Copy], bool]
+    ) -> SimulatedShipment:
+        opened = self._logs.get(log)
+        blocks: list[Block] = []
+        size = 0
+        rotten = self.disk.rotten.get(log, ())
+        for looked, at in enumerate(() if opened is None else opened.within(first, end)):
+            assert opened is not None
+            if looked >= SHIP_ENTRIES_MAX:
+                return SimulatedShipment(blocks, at)
+            if not ships(opened.copy_at(at)):
+                continue
+            size += opened.blocks[at].size
+            is_enough = size > bytes_max or len(blocks) >= SCAN_BLOCKS_MAX
+            if blocks and (is_enough or at in rotten):
+                return SimulatedShipment(blocks, at)
+            self._check(log, at)
+            blocks.append(opened.blocks[at])
+        return SimulatedShipment(blocks, max(first, end))
+
+    def _stream(self, log: LogId) -> HeldStream | None:
+        opened = self._logs.get(log)
+        if opened is None:
+            return None
+        held = opened.blocks
+        return HeldStream(
+            opened.runs,
+            opened.picture.trim_end,
+            lambda first, end: [held[at] for at in opened.within(first, end)],
+            lambda block: self._check(log, block.first),
+        )
+
     def _check(self, log: LogId, first: Lsn) -> None:
         if first in self.disk.rotten.get(log, ()):
             raise CorruptBlock(f"block of log {log} at {first} is damaged")
 
     def index(self, log: LogId, first: Lsn, end: Lsn, limit: int) -> list[Extent]:
+        return [copy.extent for copy in self.copies(log, first, end, limit)]
+
+    def copies(self, log: LogId, first: Lsn, end: Lsn, limit: int) -> list[Copy]:
         opened = self._logs.get(log)
         if opened is None:
             return []
-        return [opened.blocks[at].extent() for at in opened.within(first, end)[:limit]]
+        return [opened.copy_at(at) for at in opened.within(first, end)[:limit]]
 
     def find_time(self, log: LogId, timestamp_us: int) -> Lsn:
         opened = self._logs.get(log)
@@ -388,10 +472,15 @@ class SimulatedStore:
         opened = self._logs.get(log)
         if opened is None:
             return []
-        held = opened.blocks
-        return weigh(
-            lambda *run: (held[at].extent() for at in opened.within(*run)), first, end, pieces
-        )
+        if opened.is_scattered:
+            return weigh_scattered(opened.extents, opened.last_below, first, end, pieces)
+        return weigh(opened.extents, first, end, pieces)
+
+    def runs(self, log: LogId, first: Lsn, end: Lsn, limit: int) -> list[Run]:
+        opened = self._logs.get(log)
+        if opened is None:
+            return []
+        return find_runs(opened.extents, opened.last_below, first, end, limit)
 
     def usage(self) -> Usage:
         disk = self.disk

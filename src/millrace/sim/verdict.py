@@ -23,10 +23,10 @@ def what_is_missing(world: "World") -> str | None:
             return missing
     for writer in world.writers:
         for token, operation in writer.under_way.items():
-            log = operation.record.log
+            log = operation.log
             if not world.projection(log).is_sealed and not is_rotten(world, log):
                 waits_for = operation.run.waits_for if operation.run is not None else "nothing"
-                outcome = operation.record.outcome
+                outcome = operation.outcome
                 return f"{writer.name} still appends {token}: waits for {waits_for}, {outcome}"
     for reader in world.readers:
         for log in world.log_ids:
@@ -93,7 +93,7 @@ def check_costs(world: "World") -> None:
     without faults none, one copy of each record to a reader, R+1 round trips an append."""
     changes = sum(world.projection(log).changes for log in world.log_ids)
     epochs = sum(world.projection(log).epoch for log in world.log_ids)
-    faults = world.nemesis.faults + world.counters["network.long_delay"]
+    faults = world.faults
     if changes > CHANGES_PER_FAULT * (faults + 2) * len(world.log_ids):
         raise Violation("cost", f"{changes} chains were made for {faults} faults")
     for reader in world.readers:
@@ -103,7 +103,7 @@ def check_costs(world: "World") -> None:
                 "cost",
                 f"{reader.name} rewound {rewinds} times for {faults} faults, {epochs} epochs",
             )
-    if world.shape.is_calm and not world.shape.seals_for_good:
+    if world.is_calm and not world.shape.seals_for_good:
         _check_calm(world, changes)
 
 

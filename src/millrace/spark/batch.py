@@ -34,17 +34,17 @@ class BatchReader(DataSourceReader):
         return task.read(partition, self._schema)
 
     async def _plan(self, client: Client) -> list[InputPartition]:
-        logs = await bounds.find_logs(client, self._options)
+        logs = await bounds.find_some_logs(client, self._options)
         ends = await bounds.of_each(logs, bounds.complete_ends)
         starting = self._options.starting or Bound("startingOffsets", EARLIEST)
         ending = self._options.ending or Bound("endingOffsets", LATEST)
         firsts = await bounds.resolve(starting, logs, ends)
         lasts = await bounds.resolve(ending, logs, ends)
         ranges: dict[str, bounds.Range] = {}
-        for name in logs:
+        for name, log in logs.items():
             narrowed = self._narrowed(name, (firsts[name], lasts[name]))
             if narrowed is not None:
-                ranges[name] = bounds.untrimmed(self._options, name, narrowed, ends[name].start)
+                ranges[name] = bounds.untrimmed(self._options, log, narrowed, ends[name].start)
         selection = select(self._schema, self._options, self._narrowing)
         return await partitions(client, self._options, logs, ranges, selection)
 
@@ -84,18 +84,18 @@ async def partitions(
     ranges: Mapping[str, bounds.Range],
     selection: Selection | None,
 ) -> list[InputPartition]:
-    weights = await asyncio.gather(
-        *(bounds.weigh(logs[name], first, end) for name, (first, end) in ranges.items())
+    found = await asyncio.gather(
+        *(bounds.survey(logs[name], first, end) for name, (first, end) in ranges.items())
     )
-    cores = os.cpu_count() or 1
-    pieces = plan.split(dict(zip(ranges, weights, strict=True)), cores, options.partitions_min)
+    surveys = dict(zip(ranges, found, strict=True))
+    pieces = plan.pieces(surveys, os.cpu_count() or 1, options.partitions_min)
     return [
         task.LogPartition(
             task.Task(
                 cluster=options.cluster,
                 cluster_id=client.id,
                 info=logs[piece.log].info,
-                projection=logs[piece.log].projection,
+                standing=logs[piece.log].standing,
                 first=piece.first,
                 end=piece.end,
                 selection=selection,

@@ -3,13 +3,16 @@
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
+from millrace import types
 from millrace.client.cluster import Client
 from millrace.client.log import Log
+from millrace.core.epochs import EpochRecord
+from millrace.core.runs import Runs
 from millrace.errors import (
     ProtocolError,
     RecordsLost,
@@ -17,10 +20,11 @@ from millrace.errors import (
     UnknownLog,
     UsageError,
 )
+from millrace.lsn import lsn_of
 from millrace.spark.options import EARLIEST, LATEST, Bound, Options
-from millrace.spark.plan import Weight
+from millrace.spark.plan import Survey, Weight
 from millrace.spark.workers import QUESTION_TIMEOUT_MS
-from millrace.types import Gap, GapKind, Lsn, Selection
+from millrace.types import FIRST_LSN, Epoch, Gap, GapKind, Lsn, Selection
 
 Range = tuple[Lsn, Lsn]  # From the first position up to and not including the end.
 
@@ -39,7 +43,8 @@ class Ends(msgspec.Struct, frozen=True):
 
 
 async def find_logs(client: Client, options: Options) -> dict[str, Log]:
-    """By name, sorted; raises UnknownLog if one that was named does not exist."""
+    """By name, sorted; raises UnknownLog if one that was named does not exist.  A pattern may match
+    none."""
     if options.pattern is None:
         return _few({name: await _find_log(client, name) for name in options.logs})
     infos = {info.name: info for info in await client.logs()}
@@ -52,6 +57,28 @@ async def find_logs(client: Client, options: Options) -> dict[str, Log]:
                 log = await client.log(name)
             found[name] = log
     return _few(found)
+
+
+async def find_some_logs(client: Client, options: Options) -> dict[str, Log]:
+    """As `find_logs`, and raises UnknownLog if a pattern matches none: whoever reads what is there
+    now would take a misspelt one for logs without records."""
+    logs = await find_logs(client, options)
+    if not logs:
+        raise UnknownLog(await no_match(client, options))
+    return logs
+
+
+async def no_match(client: Client, options: Options) -> str:
+    return (
+        f"no log of the cluster {client.name!r} matches logPattern={options.pattern!r}, which must "
+        f"match the whole name; {await _all_names(client)}"
+    )
+
+
+async def _all_names(client: Client) -> str:
+    names = sorted(info.name for info in await client.logs())
+    shown = ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
+    return f"it has {shown}" if names else "it has none yet"
 
 
 def _few(logs: dict[str, Log]) -> dict[str, Log]:
@@ -67,11 +94,9 @@ async def _find_log(client: Client, name: str) -> Log:
     try:
         return await client.log(name)
     except UnknownLog:
-        names = sorted(info.name for info in await client.logs())
-        shown = ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
         raise UnknownLog(
             f"the cluster {client.name!r} has no log {name!r} (options log, logs); "
-            + (f"it has {shown}" if names else "it has none yet")
+            f"{await _all_names(client)}"
         ) from None
 
 
@@ -91,6 +116,16 @@ async def of_each(
 ) -> dict[str, Ends]:
     """`complete_ends` or `readable_ends` of all logs, asked at once."""
     found = await asyncio.gather(*(look(log) for log in logs.values()))
+    return dict(zip(logs, found, strict=True))
+
+
+async def runs_of_each(
+    logs: Mapping[str, Log], firsts: Mapping[str, Lsn], ends: Mapping[str, Lsn]
+) -> dict[str, Runs]:
+    """Where records lie between two positions of each log."""
+    found = await asyncio.gather(
+        *(log.runs(firsts[name], ends[name]) for name, log in logs.items())
+    )
     return dict(zip(logs, found, strict=True))
 
 
@@ -124,10 +159,15 @@ async def _place(bound: Bound, log: Log, ends: Ends) -> Lsn:
     assert isinstance(word, int)
     if word > ends.end:
         raise UsageError(
-            f"{bound.option}: position {word} lies beyond the end of log {log.name!r}, whose next "
-            f"position is {ends.end}; give latest to begin there"
+            f"{bound.option}: position {log.show(Lsn(word))} lies beyond the end of log "
+            f"{log.name!r}, whose next position is {log.show(ends.end)}; give latest to begin there"
         )
-    return Lsn(word)
+    return max(Lsn(word), _lowest(log))
+
+
+def _lowest(log: Log) -> Lsn:
+    """Nothing was ever below: who begins there has lost nothing."""
+    return lsn_of(Epoch(1), 1) if isinstance(log.standing, EpochRecord) else FIRST_LSN
 
 
 async def at_time(log: Log, time_us: int, ends: Ends) -> Lsn:
@@ -148,22 +188,37 @@ async def at_time(log: Log, time_us: int, ends: Ends) -> Lsn:
     return ends.end
 
 
-async def weigh(log: Log, first: Lsn, end: Lsn) -> list[Weight]:
-    """About how many bytes lie where in [first, end); tiles it.  A guess if nobody says."""
+async def survey(log: Log, first: Lsn, end: Lsn) -> Survey:
+    """Where the records of [first, end) are, and about how heavy.  A guess if nobody says."""
     if first >= end:
-        return []
+        return Survey(first, end, Runs(), ())
+    runs, pieces = await asyncio.gather(log.runs(first, end), _weigh(log, first, end))
+    return Survey(first, end, runs, _flattened(runs, pieces))
+
+
+async def _weigh(log: Log, first: Lsn, end: Lsn) -> Sequence[types.Weight] | None:
     try:
-        pieces = await log.weigh(first, end, PIECES)
+        return await log.weigh(first, end, PIECES)
     except (Unavailable, ProtocolError):
-        return [Weight(first, end, (end - first) * GUESSED_RECORD_BYTES)]
-    found = [Weight(each.first, each.end, each.bytes) for each in pieces]
-    # What lies outside of the node's answer, trimmed or not readable yet, weighs nothing.
-    front = [Weight(first, found[0].first, 0)] if found and found[0].first > first else []
-    back = [Weight(found[-1].end, end, 0)] if found and found[-1].end < end else []
-    return [*front, *found, *back] if found else [Weight(first, end, 0)]
+        return None
 
 
-def untrimmed(options: Options, log: str, wanted: Range, start: Lsn) -> Range:
+def _flattened(runs: Runs, pieces: Sequence[types.Weight] | None) -> list[Weight]:
+    """Tiles the runs."""
+    if not runs.count:
+        return []
+    if pieces is None:
+        return [Weight(runs.begin, runs.end, runs.count * GUESSED_RECORD_BYTES)]
+    found = [Weight(runs.flat(each.first), runs.flat(each.end), each.bytes) for each in pieces]
+    if not found:
+        return [Weight(runs.begin, runs.end, 0)]
+    # What lies outside of the nodes' answer, trimmed or not readable yet, weighs nothing.
+    front = Weight(runs.begin, found[0].first, 0)
+    back = Weight(found[-1].end, runs.end, 0)
+    return [each for each in (front, *found, back) if each.first < each.end]
+
+
+def untrimmed(options: Options, log: Log, wanted: Range, start: Lsn) -> Range:
     """What is left to read of a range in a log that begins at `start` now.  What was trimmed before
     the query came to it is lost to the query."""
     first, end = wanted
@@ -174,9 +229,9 @@ def untrimmed(options: Options, log: str, wanted: Range, start: Lsn) -> Range:
     return wanted if options.include_gaps else (min(start, end), end)
 
 
-def lost(log: str, gap: Gap) -> str:
+def lost(log: Log, gap: Gap) -> str:
     what = "were trimmed before they were read" if gap.kind is GapKind.TRIM else "are lost"
-    return f"log {log!r}: positions {gap.first} to {gap.last} {what}"
+    return f"log {log.name!r}: positions {log.show(gap.first)} to {log.show(gap.last)} {what}"
 
 
 def tell_lost(options: Options, message: str) -> None:

@@ -17,14 +17,12 @@ from typing import Final
 
 from millrace.client.log import Log
 from millrace.client.reader import Reader
-from millrace.core.read_stream import ReadPhase
 from millrace.errors import Unavailable
 from millrace.spark.bounds import readable_ends
 from millrace.types import Gap, LogId, Lsn, Selection
 
 NO_COLUMNS: Final = Selection(columns=())
 STALL_S: Final = 20
-SERVED: Final = (ReadPhase.RECORDS, ReadPhase.TAIL)
 
 
 class Watches:
@@ -92,7 +90,7 @@ class _Watch:
     def stall(self) -> Unavailable | None:
         """Keeps I3."""
         now_s = time.monotonic()
-        if self._reader is None or self._reader.stream.phase in SERVED:
+        if self._reader is None or self._reader.is_served:
             self._served_s = now_s
         if now_s - self._served_s < STALL_S:
             return None

@@ -1,9 +1,10 @@
 """Rate and lag of streaming queries from Spark's progress documents: pure, told the time.
 
 A source is known to be ours by the shape of its offsets.  Of each log it says where the query has
-read to (`endOffset`) and where the log ended when the batch was planned (`latestOffset`).  Lag in
-records is the difference.  Lag in seconds is how long ago the log ended where the query is now:
-the ends seen are kept with their times, back to the first that the query has not reached.
+read to (`endOffset`), where the log ended when the batch was planned (`latestOffset`), and how many
+records lie between: lag in records.  The positions alone tell it only of logs whose positions are
+consecutive.  Lag in seconds is how long ago the log ended where the query is now: the ends seen are
+kept with their times, back to the first that the query has not reached.
 
 I1  What is kept is bounded, for each log and for all queries; a longer history gets coarser.
 """
@@ -91,13 +92,16 @@ class _Source:
     latest: Mapping[str, offsets.LogOffset]
 
     def shares(self) -> dict[str, float]:
-        """How much of the source's rows each log brought, by the positions passed."""
-        passed = {
-            name: place.next - (self.start[name].next if name in self.start else 0)
-            for name, place in self.end.items()
-        }
+        """How much of the source's rows each log brought, by the records passed."""
+        passed = {name: self._passed(name) for name in self.end}
         total = sum(passed.values())
         return {name: count / total if total else 0.0 for name, count in passed.items()}
+
+    def _passed(self, name: str) -> int:
+        latest = self.latest.get(name)
+        if latest is not None and latest.taken is not None:
+            return latest.taken
+        return self.end[name].next - (self.start[name].next if name in self.start else 0)
 
 
 @dataclass(slots=True)
@@ -121,7 +125,7 @@ class _Run:
                 if log is None or log.id != end.id:
                     log = _Log(end.id)
                 latest = source.latest.get(name, end)
-                log.take(planned_s, end.next, latest.next, source.rows_per_s * shares[name])
+                log.take(planned_s, end.next, latest, source.rows_per_s * shares[name])
                 self.logs[key] = log
 
     def status(self, now_s: float) -> QueryStatus:
@@ -132,19 +136,22 @@ class _Run:
 class _Log:
     def __init__(self, log_id: int) -> None:
         self.id = log_id
-        self._next = 0
         self._latest = -1
+        self._lag_records = 0
         self._rows_per_s = 0.0
         self._is_exact = False
         self._ends: deque[tuple[float, int]] = deque()  # Not yet reached: when first seen, where.
         self._spacing_s = 0.0  # Ends closer together than this are not all kept.
 
-    def take(self, planned_s: float, end: int, latest: int, rows_per_s: float) -> None:
+    def take(
+        self, planned_s: float, end: int, latest: offsets.LogOffset, rows_per_s: float
+    ) -> None:
         self._rows_per_s = rows_per_s
-        if latest > self._latest:
-            self._latest = latest
-            self._keep(planned_s, latest)
-        self._next = end
+        if latest.next > self._latest:
+            self._latest = latest.next
+            self._keep(planned_s, latest.next)
+        waiting = latest.waiting
+        self._lag_records = max(0, self._latest - end) if waiting is None else waiting
         while self._ends and self._ends[0][1] <= end:
             self._ends.popleft()
             self._is_exact = True
@@ -153,15 +160,14 @@ class _Log:
 
     def catch_up(self) -> None:
         self._rows_per_s = 0.0
-        self._next = self._latest
+        self._lag_records = 0
         self._ends.clear()
         self._spacing_s = 0.0
         self._is_exact = True
 
     def status(self, name: str, now_s: float) -> LogStatus:
         lag_s = max(0.0, now_s - self._ends[0][0]) if self._ends else 0.0
-        lag_records = max(0, self._latest - self._next)
-        return LogStatus(name, self._rows_per_s, lag_records, lag_s, self._is_exact)
+        return LogStatus(name, self._rows_per_s, self._lag_records, lag_s, self._is_exact)
 
     def _keep(self, seen_s: float, end: int) -> None:
         """Keeps I1, with the first and the last end and others at about equal distances."""

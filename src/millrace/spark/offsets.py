@@ -21,6 +21,10 @@ class LogOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     id: LogId
     next: Lsn  # The first position that was not read.
     first: Lsn | None = None  # Of a log that joined with this offset: where it is read from.
+    # Where the log ends, as progress reports say it and no checkpoint: how many records the
+    # micro-batch takes, and how many are left up to here.
+    taken: int | None = None
+    waiting: int | None = None
 
 
 class Offset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

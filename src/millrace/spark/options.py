@@ -1,4 +1,4 @@
-"""The options of the source: their names, meanings and checks.
+"""The options of the log source: their names, meanings and checks.
 
 They follow Spark's Kafka source where the meaning is the same, and take its names too.  An option
 that is not known, or whose value makes no sense, is refused here, in the driver, with a message
@@ -6,20 +6,29 @@ that names it and says what would be right: a typo must not silently read someth
 """
 
 import datetime
-import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 
+from millrace import lsn
 from millrace.core.selections import complaint
 from millrace.errors import UsageError
 from millrace.limits import MIB
+from millrace.spark.option_texts import (
+    Option,
+    Read,
+    boolean,
+    cluster_of,
+    count,
+    named,
+    positive,
+    refuse_others,
+    wait,
+)
 from millrace.types import LSN_MAX, Selection
-
-T = TypeVar("T")
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -65,16 +74,6 @@ class Options(msgspec.Struct, frozen=True):
     given: frozenset[str] = frozenset()  # Names of options that were set, as documented.
 
 
-class Option(msgspec.Struct, frozen=True):
-    """One option, as the reference page shows it."""
-
-    name: str
-    meaning: str
-    default: str
-    aliases: tuple[str, ...] = ()
-    only: str = ""  # "read" or "readStream"; empty: both.
-
-
 KNOWN: Final = (
     Option(
         "cluster",
@@ -92,7 +91,8 @@ KNOWN: Final = (
     ),
     Option(
         "startingOffsets",
-        '`earliest`, `latest`, or JSON for each log: `{"clicks": 1001, "orders": "earliest"}`',
+        '`earliest`, `latest`, or JSON for each log: `{"clicks": 1001, "orders": "earliest"}`; '
+        "a position of a sequenced log may be written `e7n42`",
         "`earliest` (read), `latest` (readStream)",
     ),
     Option(
@@ -155,11 +155,6 @@ KNOWN: Final = (
     Option("batchBytes", "bytes of one Arrow batch, about", "4194304"),
 )
 
-_BY_NAME: Final = {
-    each.lower(): known.name for known in KNOWN for each in (known.name, *known.aliases)
-}
-# Spark's own, passed to every source: they concern Spark.
-_SPARKS: Final = frozenset({"checkpointlocation"})
 _ONE_OF: Final = ("log", "logs", "logPattern")
 _STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 _ENDS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
@@ -167,48 +162,39 @@ _ENDS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 
 def parse(given: Mapping[str, str]) -> Options:
     """Raises UsageError."""
-    values = _named(given)
-    if "cluster" not in values or not values["cluster"].strip():
-        raise UsageError(
-            "the option cluster is missing: give the addresses of some nodes, "
-            'for example .option("cluster", "127.0.0.1:7701")'
-        )
+    values = named(given, KNOWN)
+    cluster = cluster_of(values)
     _one_of(values, _ONE_OF, "what to read", required=True)
     _one_of(values, _STARTS, "where to begin")
     _one_of(values, _ENDS, "where to end")
     defaults = Options("")
-    read = _Read(values)
+    read = Read(values)
     return Options(
-        cluster=values["cluster"].strip(),
+        cluster=cluster,
         logs=_logs(values),
         pattern=read("logPattern", _pattern, None),
         starting=_bound(values, _STARTS),
         ending=_bound(values, _ENDS),
-        fail_on_data_loss=read("failOnDataLoss", _boolean, True),
-        records_per_trigger=read("maxRecordsPerTrigger", _positive, None),
-        bytes_per_trigger=read("maxBytesPerTrigger", _positive, None),
+        fail_on_data_loss=read("failOnDataLoss", boolean, True),
+        records_per_trigger=read("maxRecordsPerTrigger", positive, None),
+        bytes_per_trigger=read("maxBytesPerTrigger", positive, None),
         partitions_min=read("minPartitions", _partitions, None),
         keys=read("keys", _keys, None),
-        push_filters=read("pushFilters", _boolean, False),
-        include_gaps=read("includeGaps", _boolean, False),
-        include_headers=read("includeHeaders", _boolean, False),
-        wait_ms=read("maxWaitMs", _wait, defaults.wait_ms),
-        retries=read("fetchOffset.numRetries", _count, defaults.retries),
-        retry_interval_ms=read("fetchOffset.retryIntervalMs", _count, defaults.retry_interval_ms),
-        batch_rows=read("batchRows", _positive, defaults.batch_rows),
-        batch_bytes=read("batchBytes", _positive, defaults.batch_bytes),
+        push_filters=read("pushFilters", boolean, False),
+        include_gaps=read("includeGaps", boolean, False),
+        include_headers=read("includeHeaders", boolean, False),
+        wait_ms=read("maxWaitMs", wait, defaults.wait_ms),
+        retries=read("fetchOffset.numRetries", count, defaults.retries),
+        retry_interval_ms=read("fetchOffset.retryIntervalMs", count, defaults.retry_interval_ms),
+        batch_rows=read("batchRows", positive, defaults.batch_rows),
+        batch_bytes=read("batchBytes", positive, defaults.batch_bytes),
         given=frozenset(values),
     )
 
 
 def check_use(options: Options, use: str) -> None:
     """Refuse what means nothing to this `use`, "read" or "readStream"."""
-    for known in KNOWN:
-        if known.name in options.given and known.only not in ("", use):
-            raise UsageError(
-                f"the option {known.name} has no meaning for spark.{use}: it belongs to "
-                f"spark.{known.only}; remove it"
-            )
+    refuse_others(KNOWN, options.given, use)
     if use == "read" and options.starting and LATEST in _words(options.starting):
         raise UsageError(
             f"{options.starting.option}: a batch read that begins at the latest record reads "
@@ -225,28 +211,6 @@ def _words(bound: Bound) -> set[Place]:
     return {*bound.places.values(), *([] if bound.everywhere is None else [bound.everywhere])}
 
 
-def _named(given: Mapping[str, str]) -> dict[str, str]:
-    """The values by their documented names; an unknown or doubled one is refused."""
-    values: dict[str, str] = {}
-    for word, value in given.items():
-        name = _BY_NAME.get(word.lower())
-        if name is None:
-            if word.lower() in _SPARKS:
-                continue
-            raise UsageError(_unknown(word))
-        if name in values and values[name] != value:
-            raise UsageError(f"the option {name} is given twice, as {values[name]!r} and {value!r}")
-        values[name] = value
-    return values
-
-
-def _unknown(word: str) -> str:
-    names = [known.name for known in KNOWN]
-    close = difflib.get_close_matches(word.lower(), [*_BY_NAME], n=1)
-    hint = f"; did you mean {_BY_NAME[close[0]]}?" if close else ""
-    return f"there is no option {word!r}{hint} (options: {', '.join(names)})"
-
-
 def _one_of(
     values: Mapping[str, str], names: tuple[str, ...], what: str, *, required: bool = False
 ) -> None:
@@ -257,53 +221,10 @@ def _one_of(
         raise UsageError(f"nothing says {what}: give one of the options {', '.join(names)}")
 
 
-class _Read:
-    def __init__(self, values: Mapping[str, str]) -> None:
-        self._values = values
-
-    def __call__(self, name: str, convert: Callable[[str], T], default: T) -> T:
-        text = self._values.get(name)
-        if text is None:
-            return default
-        try:
-            return convert(text.strip())
-        except ValueError as problem:
-            raise UsageError(f"the option {name} cannot be {text!r}: {problem}") from None
-
-
-def _boolean(text: str) -> bool:
-    words = {"true": True, "false": False}
-    if text.lower() not in words:
-        raise ValueError("give true or false")
-    return words[text.lower()]
-
-
-def _positive(text: str) -> int | Any:
-    number = _count(text)
-    if number == 0:
-        raise ValueError("give a whole number above 0")
-    return number
-
-
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) > LSN_MAX:
-        raise ValueError("give a whole number")
-    return int(text)
-
-
 def _partitions(text: str) -> int | Any:
-    number = _positive(text)
+    number = positive(text)
     if number > PARTITIONS_MAX:
         raise ValueError(f"give at most {PARTITIONS_MAX}: each is a task")
-    return number
-
-
-def _wait(text: str) -> int:
-    number = _count(text)
-    if number > 60_000:
-        raise ValueError(
-            "give at most 60000: a query that waits longer cannot be stopped meanwhile"
-        )
     return number
 
 
@@ -341,7 +262,7 @@ def _bound(values: Mapping[str, str], names: tuple[str, ...]) -> Bound | None:
     option = next((name for name in names if name in values), None)
     if option is None:
         return None
-    read = _Read(values)
+    read = Read(values)
     if option.endswith("Timestamp") and not option.endswith("ByTimestamp"):
         return Bound(option, time_us=read(option, _moment_us, 0))
     if option.endswith("ByTimestamp"):
@@ -363,9 +284,13 @@ def _place(log: str, word: Any) -> Place:
         return EARLIEST
     if word in (LATEST, KAFKA_LATEST):
         return LATEST
+    if isinstance(word, str) and (named := lsn.parse(word)) is not None:
+        return named
     if isinstance(word, int) and not isinstance(word, bool) and 0 <= word <= LSN_MAX:
         return max(word, 1)
-    raise ValueError(f"{word!r} is no position of log {log!r}: give a number, earliest or latest")
+    raise ValueError(
+        f"{word!r} is no position of log {log!r}: give a number, e7n42, earliest or latest"
+    )
 
 
 def _object(text: str) -> dict[str, Any]:

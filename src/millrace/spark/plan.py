@@ -1,6 +1,7 @@
 """How a read is cut: into partitions of about equal bytes, into micro-batches within limits.
 
-Pure: what the logs weigh comes in, ranges come out.
+Pure: what the logs weigh comes in, ranges come out.  Cutting is done on flat positions
+(`core/runs.py`), on which a log has no voids between its epochs.
 
 I1  The pieces of a log tile its range, in order, without overlap.
 I2  A micro-batch that has anything waiting takes at least one record: a limit slows a query down
@@ -13,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from millrace.core.runs import Runs
 from millrace.limits import MIB
 from millrace.types import Lsn
 
@@ -21,11 +23,25 @@ PARTITION_BYTES_MAX: Final = 256 * MIB  # More would keep one core busy while ot
 
 
 class Weight(NamedTuple):
-    """About how many bytes lie in [first, end)."""
+    """About how many bytes lie in [first, end), which are flat."""
+
+    first: int
+    end: int
+    size_bytes: int
+
+
+class Survey(NamedTuple):
+    """What is known of [first, end) of a log: where the records are, and how heavy; the weights
+    tile the runs."""
 
     first: Lsn
     end: Lsn
-    size_bytes: int
+    runs: Runs
+    weights: Sequence[Weight]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(each.size_bytes for each in self.weights)
 
 
 class Piece(NamedTuple):
@@ -34,11 +50,35 @@ class Piece(NamedTuple):
     end: Lsn
 
 
+class Cut(NamedTuple):
+    """A piece, flat."""
+
+    log: str
+    first: int
+    end: int
+
+
+def pieces(surveys: Mapping[str, Survey], cores: int, partitions_min: int | None) -> list[Piece]:
+    """Keeps I1.  What lies before, between and behind the runs belongs to a piece, too: it may be a
+    gap that somebody must hear of."""
+    cuts = split({log: each.weights for log, each in surveys.items()}, cores, partitions_min)
+    found = [_piece(surveys[cut.log], cut) for cut in cuts]
+    without = surveys.keys() - {cut.log for cut in cuts}
+    return found + [Piece(log, surveys[log].first, surveys[log].end) for log in sorted(without)]
+
+
+def _piece(survey: Survey, cut: Cut) -> Piece:
+    runs = survey.runs
+    first = survey.first if cut.first <= runs.begin else runs.lsn(cut.first)
+    end = survey.end if cut.end >= runs.end else runs.lsn(cut.end)
+    return Piece(cut.log, first, end)
+
+
 def split(
     weights: Mapping[str, Sequence[Weight]], cores: int, partitions_min: int | None
-) -> list[Piece]:
-    """Keeps I1.  As many pieces as there are cores, more if they would be huge or the user asks,
-    fewer if they would be tiny."""
+) -> list[Cut]:
+    """As many pieces as there are cores, more if they would be huge or the user asks, fewer if they
+    would be tiny."""
     sizes = {log: sum(each.size_bytes for each in parts) for log, parts in weights.items()}
     total = sum(sizes.values())
     wanted = max(cores, math.ceil(total / PARTITION_BYTES_MAX))
@@ -47,10 +87,10 @@ def split(
     else:
         wanted = max(wanted, partitions_min)
     counts = _counts(sizes, wanted)
-    pieces: list[Piece] = []
+    cuts: list[Cut] = []
     for log, parts in sorted(weights.items()):
-        pieces += [Piece(log, *each) for each in _cut(parts, counts[log])]
-    return pieces
+        cuts += [Cut(log, *each) for each in _cut(parts, counts[log])]
+    return cuts
 
 
 def _counts(sizes: Mapping[str, int], wanted: int) -> dict[str, int]:
@@ -65,7 +105,7 @@ def _counts(sizes: Mapping[str, int], wanted: int) -> dict[str, int]:
     return counts
 
 
-def _cut(parts: Sequence[Weight], count: int) -> list[tuple[Lsn, Lsn]]:
+def _cut(parts: Sequence[Weight], count: int) -> list[tuple[int, int]]:
     """`count` ranges of about equal weight; fewer if there are fewer positions."""
     if not parts:
         return []
@@ -79,12 +119,12 @@ def _cut(parts: Sequence[Weight], count: int) -> list[tuple[Lsn, Lsn]]:
     return [(first, end) for first, end in pairwise(edges) if first < end]
 
 
-def reach(parts: Sequence[Weight], size_bytes: int) -> Lsn:
+def reach(parts: Sequence[Weight], size_bytes: int) -> int:
     """The position up to which about `size_bytes` lie, counted from the start of `parts`."""
     left = size_bytes
     for part in parts:
         if left < part.size_bytes:
-            return Lsn(part.first + (part.end - part.first) * max(0, left) // part.size_bytes)
+            return part.first + (part.end - part.first) * max(0, left) // part.size_bytes
         left -= part.size_bytes
     return parts[-1].end
 

@@ -9,6 +9,7 @@ I3  With AvailableNow no offset passes what was acknowledged when the query star
     one reaches it.
 """
 
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -26,15 +27,18 @@ from pyspark.sql.types import StructType
 
 from millrace.client.cluster import Client
 from millrace.client.log import Log
+from millrace.core.runs import Runs
 from millrace.errors import TimedOut, UsageError
-from millrace.spark import batch, bounds, offsets, plan, task, workers
+from millrace.spark import batch, bounds, limiting, offsets, task, workers
 from millrace.spark.ends import Watches
 from millrace.spark.filters import Narrowing
 from millrace.spark.offsets import LogOffset, Offset
 from millrace.spark.options import LATEST, Bound, Options, check_use
-from millrace.types import FIRST_LSN, Lsn
+from millrace.types import Lsn
 
 AVAILABLE_NOW_PATIENCE_S: Final = 15  # For a writer that was under way when the query started.
+_NO_MATCH: Final = "logPattern"  # Among what was told.
+_log = logging.getLogger("millrace.spark")
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -54,7 +58,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return workers.call(self._options, self._initial).document()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Spark takes one; `_limited` applies both."""
+        """Spark takes one; `limiting` applies both."""
         if self._options.records_per_trigger is not None:
             return ReadMaxRows(self._options.records_per_trigger)
         if self._options.bytes_per_trigger is not None:
@@ -94,13 +98,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- Offsets ------------------------------------------------------------------------------
 
     async def _initial(self, client: Client) -> Offset:
-        logs = await bounds.find_logs(client, self._options)
+        logs = await self._find_logs(client)
         ends = await bounds.of_each(logs, bounds.readable_ends)
         starting = self._options.starting or Bound("startingOffsets", LATEST)
         return _offset(client, logs, await bounds.resolve(starting, logs, ends))
 
-    async def _pin(self, client: Client) -> dict[str, Lsn]:
+    async def _find_logs(self, client: Client) -> dict[str, Log]:
+        """A pattern that matches nothing may come to match: that is told once, and waited for."""
         logs = await bounds.find_logs(client, self._options)
+        if not logs and _NO_MATCH not in self._told:
+            self._told.add(_NO_MATCH)
+            _log.warning(
+                "%s; the query waits for one", await bounds.no_match(client, self._options)
+            )
+        return logs
+
+    async def _pin(self, client: Client) -> dict[str, Lsn]:
+        logs = await self._find_logs(client)
         ends = await bounds.of_each(logs, bounds.complete_ends)
         return {name: each.end for name, each in ends.items()}
 
@@ -111,10 +125,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for name, log in logs.items()
         }
         joined = {name: begins[name] for name in logs if name not in known}
-        ends = await self._ends(logs, begins, joined)
-        self._latest = _offset(client, logs, ends)
+        latest = await self._ends(logs, begins, joined)
+        runs = await bounds.runs_of_each(logs, begins, latest)
+        ends = latest
         if is_limited:
-            ends = await self._limited(logs, begins, ends)
+            ends = await limiting.limited(self._options, logs, runs, begins, latest)
+        self._latest = _reported(client, logs, runs, begins, ends, latest)
         return _offset(client, logs, ends, known, joined)
 
     async def _logs(
@@ -123,7 +139,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Those to read now, and what is known of where they were read to; places of logs that are
         not read now stay, should they come back.  Refuses a checkpoint of something else."""
         offsets.check_cluster(start, client.id)
-        logs = await bounds.find_logs(client, self._options)
+        logs = await self._find_logs(client)
         known = dict(start.logs)
         for name in sorted(set(known) - set(logs)):
             self._tell_lost(
@@ -186,9 +202,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             last = (await bounds.complete_ends(logs[name])).end
             if begins[name] > last:
+                read_to, end_now = (logs[name].show(Lsn(each - 1)) for each in (begins[name], last))
                 self._tell_lost(
-                    f"log {name!r} was read up to {begins[name] - 1} and ends at {last - 1} now: "
-                    "its end is lost, and positions above it are given to other records"
+                    f"log {name!r} was read up to {read_to} and ends at {end_now} now: its end is "
+                    "lost, and positions above it are given to other records"
                 )
                 begins[name] = joined[name] = last
 
@@ -199,8 +216,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             last = (await bounds.complete_ends(log)).end
             if ends[name] < self._pinned[name] <= last:
                 raise TimedOut(
-                    f"log {name!r}: writers did not complete positions {ends[name]} to "
-                    f"{self._pinned[name] - 1}, which they were given before the query started"
+                    f"log {name!r}: writers did not complete positions {log.show(ends[name])} to "
+                    f"{log.show(Lsn(self._pinned[name] - 1))}, which they were given before the "
+                    "query started"
                 )
             self._pinned[name] = min(self._pinned[name], last)
 
@@ -212,36 +230,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._options.wait_ms == 0
         return all(ends[name] >= self._pinned[name] for name in ends)
 
-    async def _limited(
-        self, logs: Mapping[str, Log], begins: Mapping[str, Lsn], ends: Mapping[str, Lsn]
-    ) -> dict[str, Lsn]:
-        limited = dict(ends)
-        if not self._options.fail_on_data_loss:  # What was trimmed takes no part of a limit.
-            now = await bounds.of_each(logs, bounds.readable_ends)
-            begins = {name: min(ends[name], max(begins[name], now[name].start)) for name in ends}
-        records = self._options.records_per_trigger
-        if records is not None:
-            waiting = {name: limited[name] - begins[name] for name in limited}
-            shares = plan.share(records, waiting)
-            limited = {name: Lsn(begins[name] + shares[name]) for name in limited}
-        size = self._options.bytes_per_trigger
-        if size is not None:
-            limited = await self._within_bytes(size, logs, begins, limited)
-        return limited
-
-    async def _within_bytes(
-        self, size: int, logs: Mapping[str, Log], begins: Mapping[str, Lsn], ends: dict[str, Lsn]
-    ) -> dict[str, Lsn]:
-        weights = {name: await bounds.weigh(logs[name], begins[name], ends[name]) for name in logs}
-        waiting = {name: sum(each.size_bytes for each in parts) for name, parts in weights.items()}
-        if sum(waiting.values()) <= size:
-            return ends
-        shares = plan.share(size, waiting)
-        for name, parts in weights.items():
-            if waiting[name]:
-                ends[name] = await _reach(logs[name], parts, shares[name])
-        return ends
-
     # -- Partitions ---------------------------------------------------------------------------
 
     async def _plan(self, client: Client, start: Offset, end: Offset) -> list[InputPartition]:
@@ -250,12 +238,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, place in known.items():
             if name not in logs:
                 continue
-            before = start.logs.get(name)
-            first = place.first or (FIRST_LSN if before is None else before.next)
+            first = _first(place, start.logs.get(name))
             if first < place.next:
                 start_now = (await bounds.readable_ends(logs[name])).start
                 wanted = (first, place.next)
-                ranges[name] = bounds.untrimmed(self._options, name, wanted, start_now)
+                ranges[name] = bounds.untrimmed(self._options, logs[name], wanted, start_now)
         kept = {name: each for name, each in ranges.items() if each[0] < each[1]}
         selection = batch.select(self._schema, self._options, Narrowing())
         return await batch.partitions(client, self._options, logs, kept, selection)
@@ -278,14 +265,30 @@ def _offset(
     return Offset(client.id, places)
 
 
-async def _reach(log: Log, parts: list[plan.Weight], size: int) -> Lsn:
-    """The position up to which about `size` bytes lie, at least one record on.  The piece in which
-    it falls is weighed once more: it may be large."""
-    first = parts[0].first
-    left = size
-    for part in parts:
-        if left < part.size_bytes:
-            finer = await bounds.weigh(log, part.first, part.end)
-            return max(plan.reach(finer, left), Lsn(first + 1))
-        left -= part.size_bytes
-    return parts[-1].end
+def _reported(
+    client: Client,
+    logs: Mapping[str, Log],
+    runs: Mapping[str, Runs],
+    begins: Mapping[str, Lsn],
+    ends: Mapping[str, Lsn],
+    latest: Mapping[str, Lsn],
+) -> Offset:
+    """Where the logs end, and how many records the positions stand for."""
+    places = {
+        name: LogOffset(
+            logs[name].info.id,
+            last,
+            taken=runs[name].within(begins[name], ends[name]),
+            waiting=runs[name].within(ends[name], last),
+        )
+        for name, last in latest.items()
+    }
+    return Offset(client.id, places)
+
+
+def _first(place: LogOffset, before: LogOffset | None) -> Lsn:
+    """Where a log is read from that is read up to `place`; one that joined with nothing to read
+    says nothing of it."""
+    if place.first is not None:
+        return place.first
+    return before.next if before is not None and before.id == place.id else place.next

@@ -15,8 +15,8 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from millrace.client.log import Log
+from millrace.client.log_standing import LogStanding
 from millrace.client.reader import Reader
-from millrace.core.projection import Projection
 from millrace.core.read_stream import Deliver
 from millrace.errors import RecordsLost, TimedOut, Unavailable
 from millrace.spark import bounds, workers
@@ -32,12 +32,13 @@ Parts = list[Deliver | Gap]
 
 
 class Task(msgspec.Struct, frozen=True):
-    """All that a task needs: it asks neither the driver nor the metadata repository."""
+    """All that a task needs: it asks the driver nothing, and the metadata repository only where
+    the epochs of a sequenced log lie."""
 
     cluster: str
     cluster_id: str
     info: LogInfo
-    projection: Projection
+    standing: LogStanding
     first: Lsn
     end: Lsn
     selection: Selection | None
@@ -63,7 +64,7 @@ def read(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBat
 def _read(task: Task, schema: StructType) -> Iterator[pa.RecordBatch]:
     workers.freeze()
     client = workers.client(task.cluster, task.cluster_id)
-    log = client.opened(task.info, task.projection)
+    log = client.opened(task.info, task.standing)
     reader = workers.run(_open(log, task))
     shape = Shape(schema, task.info.name)
     group = _Group(task)
@@ -72,7 +73,7 @@ def _read(task: Task, schema: StructType) -> Iterator[pa.RecordBatch]:
             for part in parts:
                 if isinstance(part, Gap):
                     yield from group.flush(shape)
-                    yield from _gap(part, task, shape)
+                    yield from _gap(part, log, task, shape)
                 else:
                     yield from group.add(reader.batch(part), shape)
         yield from group.flush(shape)
@@ -107,17 +108,17 @@ async def _take(log: Log, reader: Reader) -> Deliver | Gap | None:
         except TimedOut:
             with contextlib.suppress(Unavailable):
                 _, end = await log.bounds(timeout_ms=STALL_MS)
-                if reader.stream.next_lsn >= end:
-                    return None
+                if reader.next_lsn >= end:
+                    return reader.poll()  # What came while we asked is not to be left behind.
     raise Unavailable(
         f"log {log.name!r}: nothing came for {STALLS_MAX * STALL_MS // 1000} s; "
         f"the reader says: {reader.explain()}"
     )
 
 
-def _gap(gap: Gap, task: Task, shape: Shape) -> Iterator[pa.RecordBatch]:
+def _gap(gap: Gap, log: Log, task: Task, shape: Shape) -> Iterator[pa.RecordBatch]:
     if gap.kind in _LOST:
-        message = bounds.lost(task.info.name, gap)
+        message = bounds.lost(log, gap)
         if task.fail_on_data_loss:
             raise RecordsLost(f"{message}; failOnDataLoss=false goes on without them")
         _log.warning(message)

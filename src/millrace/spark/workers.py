@@ -9,12 +9,11 @@ import gc
 import os
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from millrace.client import sync
 from millrace.client.cluster import Client, connect
 from millrace.errors import MillraceError, Unavailable, UnknownLog
-from millrace.spark.options import Options
 
 T = TypeVar("T")
 
@@ -22,6 +21,20 @@ CONNECT_TIMEOUT_MS: Final = 10_000  # Nodes look for their metadata repository h
 QUESTION_TIMEOUT_MS: Final = 8_000  # So that there is time to ask again.
 DRIVER_PATIENCE_S: Final = 25  # However many retries are asked for: a person waits for the message.
 _HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
+
+
+class Patience(Protocol):
+    """What options of every kind say: whom to call, and how often."""
+
+    @property
+    def cluster(self) -> str: ...
+
+    @property
+    def retries(self) -> int: ...
+
+    @property
+    def retry_interval_ms(self) -> int: ...
+
 
 _clients: dict[str, Client] = {}
 os.register_at_fork(after_in_child=_clients.clear)
@@ -43,7 +56,7 @@ def client(cluster: str, cluster_id: str | None = None) -> Client:
     return _clients[cluster]
 
 
-def call(options: Options, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+def call(options: Patience, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
     """A call of the driver, tried again when the cluster does not answer: Spark would give up the
     whole query."""
     deadline = time.monotonic() + DRIVER_PATIENCE_S

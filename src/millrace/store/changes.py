@@ -7,25 +7,29 @@ Invariants:
 
   I1  A batch that is not committed leaves no trace: neither on disk nor in the rows.
   I2  Without its blocks a batch still does all else it was asked (contract, I3).
-  I3  Blocks are deleted in bounded portions; the trim point or the end of a dropped log becomes
-      durable no later than the first of these deletions.
+  I3  Blocks and runs are deleted in bounded portions; the trim point or the end of a dropped log
+      becomes durable no later than the first of these deletions.
 """
 
 import time
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from millrace.core.log_state import Fence
+from millrace.core.commit.record import CommitContext, StreamCommit
+from millrace.core.log_state import Fence, Marks
 from millrace.core.messages import Standing
 from millrace.limits import RECLAIM_TIME_MS
+from millrace.store.commit_table import put_runs
 from millrace.store.layout import (
+    IndexEntry,
     LogRow,
     Tables,
     Transaction,
     block_key,
     decode_entry,
+    decode_run,
     encode,
     number_key,
     split_block_key,
@@ -41,15 +45,23 @@ class Create(msgspec.Struct, frozen=True):
     log: OpenLog
 
 
-class PutBlock(msgspec.Struct, frozen=True):
+class Scatter(msgspec.Struct, frozen=True):
     log: OpenLog
-    entry: TailEntry
-    is_marking: bool  # The first memory-acknowledged block of its log sets the flag (I4).
+
+
+class Amend(msgspec.Struct, frozen=True):
+    log: OpenLog
+    entries: tuple[IndexEntry, ...]
 
 
 class SetFence(msgspec.Struct, frozen=True):
     log: OpenLog
     fence: Fence
+
+
+class SetMarks(msgspec.Struct, frozen=True):
+    log: OpenLog
+    marks: Marks
 
 
 class Trim(msgspec.Struct, frozen=True):
@@ -65,15 +77,54 @@ class Remove(msgspec.Struct, frozen=True):
     bytes: int
 
 
+class PutBlock(msgspec.Struct, frozen=True):
+    log: OpenLog
+    entry: TailEntry
+    index: IndexEntry  # As it was when the block was queued: the entry's may be amended since.
+    is_marking: bool  # The first memory-acknowledged block of its log sets the flag (contract, I4).
+    removal: Remove | None = None  # Of what it takes the place of, in the same transaction.
+
+
 class Drop(msgspec.Struct, frozen=True):
     log: OpenLog
+
+
+class CommitRuns(msgspec.Struct, frozen=True):
+    log: OpenLog
+    slot: int
+    context: CommitContext | None
+    runs: tuple[StreamCommit, ...]  # Whole rows: one that goes on is longer than it was.
+
+
+class SetContext(msgspec.Struct, frozen=True):
+    log: OpenLog
+    context: CommitContext | None
+
+
+class Uncommit(msgspec.Struct, frozen=True):
+    log: OpenLog
+    slot: int
 
 
 class ClearVolatile(msgspec.Struct, frozen=True):
     """All blocks are durable and no more will come: closing in order leaves no log DIRTY."""
 
 
-Change = PutBlock | Create | SetFence | Trim | Remove | Drop | ClearVolatile
+Change = (
+    PutBlock
+    | Create
+    | Scatter
+    | Amend
+    | SetFence
+    | SetMarks
+    | Trim
+    | Remove
+    | Drop
+    | CommitRuns
+    | SetContext
+    | Uncommit
+    | ClearVolatile
+)
 
 
 def dirtied(fence: Fence) -> Fence:
@@ -108,7 +159,9 @@ class Writing:
         rows: dict[LogId, LogRow],
         backlog: Backlog,
         last_key: bytes,
+        lacking: frozenset[LogId] = frozenset(),
     ) -> None:
+        """`lacking` are logs of which blocks found no room before."""
         self._transaction = transaction
         self._tables = tables
         self._rows = rows
@@ -116,13 +169,26 @@ class Writing:
         self.last_key = last_key
         self.backlog = backlog.copy()
         self.blocks_deleted = 0
+        self.lacking = lacking
 
     def apply(self, changes: Iterable[Change], *, with_blocks: bool) -> None:
         for change in changes:
             match change:
                 case PutBlock():
+                    if change.removal is not None:
+                        self._remove(change.removal)
                     if with_blocks:
                         self._put(change)
+                    else:
+                        self.lacking |= {change.log.log}
+                case SetMarks():
+                    self._row(change.log.log).marks = change.marks
+                case CommitRuns():
+                    self._commit_runs(change)
+                case SetContext():
+                    self._set_context(change)
+                case Amend():
+                    self._amend(change)
                 case SetFence():
                     self._row(change.log.log).fence = change.fence
                 case Trim():
@@ -131,8 +197,12 @@ class Writing:
                     self._remove(change)
                 case Create():
                     self.touched[change.log.log] = LogRow(change.log.log, change.log.slot)
+                case Scatter():
+                    self._row(change.log.log).is_scattered = True
                 case Drop():
                     self._drop(change)
+                case Uncommit():
+                    self._uncommit(change)
                 case ClearVolatile():
                     for log in [log for log, row in self._rows.items() if row.is_volatile]:
                         self._row(log).is_volatile = False
@@ -143,7 +213,8 @@ class Writing:
             if row is None:
                 self._transaction.delete(number_key(log), db=self._tables.logs)
                 continue
-            row.contiguous_end = self._advance(row.slot, row.contiguous_end)
+            if not row.is_scattered:
+                row.contiguous_end = self._advance(row.slot, row.contiguous_end)
             self._transaction.put(number_key(log), encode(row), db=self._tables.logs)
 
     def _row(self, log: LogId) -> LogRow:
@@ -159,7 +230,7 @@ class Writing:
         key = block_key(row.slot, block.first)
         is_append = key > self.last_key  # Fills pages to the brim and skips the search.
         self._transaction.put(key, block.data, append=is_append, db=self._tables.blocks)
-        value = encode(change.entry.index)
+        value = encode(change.index)
         is_new = self._transaction.put(key, value, append=is_append, db=self._tables.index)
         assert is_new, f"{block!r} is stored already"
         if is_append:
@@ -169,6 +240,13 @@ class Writing:
         row.is_volatile |= change.is_marking
         if block.first <= row.contiguous_end <= block.last:
             row.contiguous_end = block.end
+
+    def _amend(self, change: Amend) -> None:
+        """A block that could not be stored, or was trimmed and deleted, stays away."""
+        for entry in change.entries:
+            key = block_key(change.log.slot, entry.extent.first)
+            if self._transaction.get(key, db=self._tables.index) is not None:
+                self._transaction.put(key, encode(entry), db=self._tables.index)
 
     def _clear_remains(self, row: LogRow, first: Lsn) -> None:
         """A block that reaches across the trim point takes the place of trimmed blocks that are
@@ -188,7 +266,7 @@ class Writing:
         if change.end <= row.trim_end:
             return
         row.trim_end = change.end
-        if row.trim_end > row.contiguous_end:
+        if row.trim_end > row.contiguous_end and not row.is_scattered:
             row.contiguous_end = self._end_of_block_at(row.slot, row.trim_end)
         self.backlog.trimmed[row.log] = None
 
@@ -209,10 +287,37 @@ class Writing:
         return True
 
     def _drop(self, change: Drop) -> None:
-        slot = change.log.slot
+        runs_slot = self._row(change.log.log).runs_slot
         self.touched[change.log.log] = None
+        self._doom(change.log.slot)
+        if runs_slot:
+            self._doom(runs_slot)
+
+    def _doom(self, slot: int) -> None:
         self._transaction.put(number_key(slot), b"", db=self._tables.doomed)
         self.backlog.doomed[slot] = None
+
+    def _commit_runs(self, change: CommitRuns) -> None:
+        row = self._row(change.log.log)
+        if self._lacks(row, change.runs[-1].local_end):
+            return
+        row.context, row.runs_slot = change.context, change.slot
+        put_runs(self._transaction, self._tables, change.slot, change.runs)
+
+    def _set_context(self, change: SetContext) -> None:
+        row, context = self._row(change.log.log), change.context
+        if context is None or not self._lacks(row, context.local_end):
+            row.context = context
+
+    def _lacks(self, row: LogRow, end: Lsn) -> bool:
+        """Entries below found no room: nothing may say that they are there, and committed."""
+        return row.log in self.lacking and end > row.contiguous_end
+
+    def _uncommit(self, change: Uncommit) -> None:
+        row = self._row(change.log.log)
+        row.context, row.runs_slot = None, 0
+        if change.slot:
+            self._doom(change.slot)
 
     def _advance(self, slot: int, contiguous_end: Lsn) -> Lsn:
         """Keeps layout I2: blocks that came before the hole below them was filled."""
@@ -249,25 +354,37 @@ class Writing:
                 return
 
     def _reclaim_trimmed(self, row: LogRow, budget: "_Budget") -> bool:
-        for key, value in self._portion(row.slot, budget):
+        return self._reclaim_blocks(row, budget) and self._reclaim_runs(row, budget)
+
+    def _reclaim_blocks(self, row: LogRow, budget: "_Budget") -> bool:
+        for key, value in self._portion(self._tables.index, row.slot, budget):
             if decode_entry(value).extent.last >= row.trim_end:
                 return True
             self._delete(row, key)
             self.blocks_deleted += 1
         return not budget.is_spent
 
+    def _reclaim_runs(self, row: LogRow, budget: "_Budget") -> bool:
+        for key, value in self._portion(self._tables.commits, row.runs_slot, budget):
+            if decode_run(value).local_end > row.trim_end:
+                return True
+            self._transaction.delete(key, db=self._tables.commits)
+        return not budget.is_spent
+
     def _reclaim_doomed(self, slot: int, budget: "_Budget") -> bool:
-        for key, _ in self._portion(slot, budget):
+        for key, _ in self._portion(self._tables.index, slot, budget):
             self._transaction.delete(key, db=self._tables.index)
             self._transaction.delete(key, db=self._tables.blocks)
             self.blocks_deleted += 1
+        for key, _ in self._portion(self._tables.commits, slot, budget):
+            self._transaction.delete(key, db=self._tables.commits)
         return not budget.is_spent
 
-    def _portion(self, slot: int, budget: "_Budget") -> Iterator[tuple[bytes, bytes]]:
-        """The lowest index entries of a slot, one by one while the budget lasts."""
+    def _portion(self, table: Any, slot: int, budget: "_Budget") -> Iterator[tuple[bytes, bytes]]:
+        """The lowest entries of a slot in a table, one by one while the budget lasts."""
         start = block_key(slot, 0)
         while True:
-            with self._transaction.cursor(db=self._tables.index) as cursor:
+            with self._transaction.cursor(db=table) as cursor:
                 if not cursor.set_range(start):
                     return
                 key, value = cursor.item()

@@ -12,6 +12,8 @@ Invariants:
   I3  A barrier speaks for what was queued since the barrier before it; failure of a block is told
       to exactly one barrier.
   I4  After an error other than a full disk nothing is written any more.
+  I5  Marks and contexts make no commit by themselves: they go with the next one that takes all
+      that was queued before them.
 """
 
 import threading
@@ -24,10 +26,18 @@ import lmdb
 import msgspec
 
 from millrace.core.messages import Refusal
-from millrace.limits import COMMIT_BYTES_MAX, COMMIT_WAIT_BYTES, COMMIT_WAIT_MS, RECLAIM_BLOCKS_MAX
-from millrace.store.changes import Backlog, Change, PutBlock, Writing
+from millrace.limits import (
+    COMMIT_BACKLOG_SHARE,
+    COMMIT_BYTES_CALM,
+    COMMIT_BYTES_MAX,
+    COMMIT_WAIT_BYTES,
+    COMMIT_WAIT_MS,
+    RECLAIM_BLOCKS_MAX,
+)
+from millrace.store.changes import Backlog, Change, PutBlock, SetContext, SetMarks, Writing
 from millrace.store.contract import Done, StoreFailed
 from millrace.store.layout import LogRow, Tables
+from millrace.store.open_log import OpenLog
 from millrace.store.room import Room
 from millrace.types import EntryKind, LogId
 
@@ -41,6 +51,8 @@ class Barrier(msgspec.Struct, frozen=True):
 
 
 _ANSWERED: Final = Barrier(None)
+
+Note = SetMarks | SetContext
 
 
 class Outcome(msgspec.Struct):
@@ -72,11 +84,13 @@ class Committer:
         self._call_soon = call_soon
         self._deliver = deliver
         self._last_key = self._find_last_key()
+        self._lacking: frozenset[LogId] = frozenset()  # Of their blocks some found no room.
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)  # Taking the lock itself is the quicker way.
         self._queue: list[Change | Barrier] = []
         self._queued_bytes = 0
         self._queued_at = 0.0
+        self._notes: dict[tuple[type[Note], OpenLog], Note] = {}
         self._is_urgent = False
         self._is_committing = False
         self._is_stopping = False
@@ -107,6 +121,15 @@ class Committer:
             self._queued_bytes += size
             if self._queued_bytes >= COMMIT_WAIT_BYTES:
                 self._wake.notify()
+
+    def note(self, note: Note) -> None:
+        with self._lock:
+            self._notes[type(note), note.log] = note
+
+    def forget_note(self, kind: type[Note], log: OpenLog) -> None:
+        """What is queued next says otherwise."""
+        with self._lock:
+            self._notes.pop((kind, log), None)
 
     def barrier(self, done: Done) -> None:
         with self._lock:
@@ -141,19 +164,25 @@ class Committer:
     # -- The thread's side ----------------------------------------------------------------------
 
     def _run(self) -> None:
-        while True:
-            with self._wake:
-                while (wait := self._wait_s()) is None or wait > 0:
-                    self._wake.wait(wait)
-                if self._is_stopping and not self._queue:
-                    return
-                batch = self._take()
-                self._is_committing = bool(batch)
-            if batch:
-                self._process(batch)
-                self._announce()
-            elif self._backlog:
-                self._reclaim_idle()
+        while self._turn():
+            pass
+
+    def _turn(self) -> bool:
+        """Wait for work and do it; false when there will be none.  A function of its own, so that
+        whoever waits keeps no block of the last batch alive."""
+        with self._wake:
+            while (wait := self._wait_s()) is None or wait > 0:
+                self._wake.wait(wait)
+            if self._is_stopping and not self._queue:
+                return False
+            batch = self._take()
+            self._is_committing = bool(batch)
+        if batch:
+            self._process(batch)
+            self._announce()
+        elif self._backlog:
+            self._reclaim_idle()
+        return True
 
     def _wait_s(self) -> float | None:
         """Seconds until there is something to do; None: until woken."""
@@ -168,16 +197,29 @@ class Committer:
     def _take(self) -> list[Change | Barrier]:
         """The queue, or as much of its front as one transaction should hold."""
         end, taken = len(self._queue), self._queued_bytes
-        if taken > COMMIT_BYTES_MAX:
+        bytes_max = self._commit_bytes()
+        if taken > bytes_max:
             end = taken = 0
-            while taken < COMMIT_BYTES_MAX:
+            while taken < bytes_max:
                 change = self._queue[end]
                 taken += change.entry.block.size if isinstance(change, PutBlock) else 0
                 end += 1
         batch, self._queue = self._queue[:end], self._queue[end:]
         self._queued_bytes -= taken
         self._is_urgent = self._is_urgent and bool(self._queue)
+        if self._notes and not self._queue and not all(isinstance(one, Barrier) for one in batch):
+            batch += self._notes.values()
+            self._notes.clear()
         return batch
+
+    def _commit_bytes(self) -> int:
+        """About how much one transaction should hold.  Whoever waits for the disk pays for each
+        fsync, so those commits are large.  Otherwise small ones cost the system half the time:
+        the pages that LMDB writes were touched a moment before."""
+        if self._is_urgent:
+            return COMMIT_BYTES_MAX
+        share = self._queued_bytes // COMMIT_BACKLOG_SHARE
+        return max(COMMIT_BYTES_CALM, min(COMMIT_BYTES_MAX, share))
 
     def _process(self, batch: list[Change | Barrier]) -> None:
         changes: list[Change] = [one for one in batch if not isinstance(one, Barrier)]
@@ -224,7 +266,9 @@ class Committer:
         self, changes: Sequence[Change], with_blocks: bool, reclaim_blocks: int
     ) -> dict[LogId, tuple[int, int, int]]:
         with self._environment.begin(write=True) as transaction:
-            writing = Writing(transaction, self._tables, self.rows, self._backlog, self._last_key)
+            writing = Writing(
+                transaction, self._tables, self.rows, self._backlog, self._last_key, self._lacking
+            )
             writing.apply(changes, with_blocks=with_blocks)
             if reclaim_blocks and writing.backlog:
                 writing.reclaim(reclaim_blocks)
@@ -241,6 +285,7 @@ class Committer:
         """The transaction is durable: what it worked on becomes what is."""
         self._last_key = writing.last_key
         self._backlog = writing.backlog
+        self._lacking = writing.lacking
         self._reclaim_blocks = self._reclaim_blocks or 1
         for log, row in writing.touched.items():
             if row is None:

@@ -1,6 +1,6 @@
 """How the store lies on disk: the tables, their keys and their rows.
 
-One LMDB environment with five tables, so that a block, its index entry and the log's row change in
+One LMDB environment with six tables, so that a block, its index entry and the log's row change in
 one transaction:
 
   blocks    (slot, first)  the block's bytes
@@ -8,16 +8,20 @@ one transaction:
   logs      log            LogRow
   doomed    slot           empty; a dropped log whose blocks are still being deleted
   identity  name           whose data this is (`directory.py`)
+  commits   (slot, first)  StreamCommit: a run of a stream, by its position in the commit log
 
 A slot is a number given to a log when the store first hears of it.  Blocks are filed under the
 slot, not under the log, so that a log which is dropped and made again never meets the remains of
-the old one, which go away in the background.
+the old one, which go away in the background.  The runs of a stream have a slot of their own for the
+same reason: they can be forgotten while the blocks stay.
 
 Invariants:
 
   I1  A key of `blocks` is in `index` and the other way round.
   I2  `LogRow.contiguous_end` is exact at every commit: opening a log walks only what lies above it.
-  I3  A slot is reused only after its last block and its `doomed` entry are gone.
+      Of a scattered log it means nothing, and opening walks nothing.
+  I3  A slot is reused only after its last block, its last run and its `doomed` entry are gone.
+  I4  Fields are added to rows at their end, with a default: what an older version wrote is read.
 """
 
 from struct import Struct
@@ -26,9 +30,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import lmdb
 import msgspec
 
-from millrace.core.log_state import Fence
+from millrace.core.commit.record import CommitContext, StreamCommit
+from millrace.core.log_state import Fence, Marks
 from millrace.core.messages import Standing
-from millrace.types import FIRST_LSN, NO_TOKEN, Epoch, Extent, LogId, Lsn, NodeId
+from millrace.types import FIRST_LSN, NO_TOKEN, Copy, Epoch, Extent, LogId, Lsn, NodeId, Placement
 
 FORMAT_VERSION: Final = 1
 TABLES_MAX: Final = 8
@@ -65,6 +70,26 @@ class IndexEntry(msgspec.Struct, frozen=True, array_like=True):
     epoch: Epoch
     timestamp_last: int  # Newest record, microseconds; 0 in junk.
     copyset: tuple[NodeId, ...]
+    wave: int = 0
+    recovery: Epoch = Epoch(0)
+
+    @property
+    def placement(self) -> Placement:
+        return Placement(self.copyset, self.wave, self.recovery)
+
+    def copy(self) -> Copy:
+        return Copy(self.extent, self.placement)
+
+    def placed(self, placement: Placement) -> "IndexEntry":
+        """The same block in another placement."""
+        return IndexEntry(
+            self.extent,
+            self.epoch,
+            self.timestamp_last,
+            placement.copyset,
+            placement.wave,
+            placement.recovery,
+        )
 
 
 class LogRow(msgspec.Struct, array_like=True):
@@ -75,11 +100,17 @@ class LogRow(msgspec.Struct, array_like=True):
     contiguous_end: Lsn = FIRST_LSN
     blocks: int = 0
     bytes: int = 0
-    is_volatile: bool = False  # Has taken memory-acknowledged blocks since it was opened (I4).
+    # Has taken memory-acknowledged blocks since it was opened (contract, I4).
+    is_volatile: bool = False
+    is_scattered: bool = False
+    marks: Marks = Marks()
+    context: CommitContext | None = None
+    runs_slot: int = 0  # 0: no run was ever stored, or they were forgotten.
 
 
 encode: Final = msgspec.msgpack.Encoder().encode
 decode_entry: Final = msgspec.msgpack.Decoder(IndexEntry).decode
+decode_run: Final = msgspec.msgpack.Decoder(StreamCommit).decode
 decode_row: Final = msgspec.msgpack.Decoder(LogRow).decode
 
 
@@ -91,6 +122,7 @@ class Tables(NamedTuple):
     logs: Any
     doomed: Any
     identity: Any
+    commits: Any
 
 
 def open_tables(environment: lmdb.Environment) -> Tables:

@@ -10,16 +10,21 @@ Invariants beyond those of the contract:
   I1  `done` is called from the owner's loop; from inside `barrier` only with ack MEMORY.
   I2  A block that could not be stored is gone from memory before any barrier is told.
   I3  The map stays until the last scan is released, even if the store is closed before.
+  I4  Whatever was decided because of a block that is not durable yet is told as failed if that
+      block cannot be stored.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from millrace.codec.header import timestamp_max_us
-from millrace.core.log_state import Fence, LogState
+from millrace.core.commit.record import CommitContext, StreamCommit
+from millrace.core.log_state import Fence, Marks
+from millrace.core.messages import Refusal
 from millrace.errors import CorruptStore
 from millrace.limits import (
+    RUNS_HELD_MAX,
     SCANS_OUTSTANDING_MAX,
     STORE_MAP_BYTES,
     TAIL_BUFFER_BYTES,
@@ -29,17 +34,20 @@ from millrace.store import changes
 from millrace.store.committer import CallSoon, Committer, Outcome
 from millrace.store.contract import Done, StoreFailed, Usage
 from millrace.store.directory import DataDirectory, open_directory
+from millrace.store.holdings import Holdings
 from millrace.store.layout import IndexEntry, LogRow
 from millrace.store.open_log import OpenLog
+from millrace.store.picture import Outline, Picture
+from millrace.store.read_side import ReadSide
 from millrace.store.reader import Reader
-from millrace.store.reading import BlockScan
 from millrace.store.recovery import Recovered, open_log_of, recover
+from millrace.store.rivals import Verdict, judge
 from millrace.store.room import Room
-from millrace.store.tail import TailBuffer, TailEntry
-from millrace.types import FIRST_LSN, Ack, Block, Extent, LogId, Lsn, NodeId, Weight
+from millrace.store.tail import TailEntry
+from millrace.types import FIRST_LSN, Ack, Block, Extent, LogId, Lsn, NodeId, Placement
 
 
-class LmdbStore:
+class LmdbStore(ReadSide):
     def __init__(
         self,
         directory: DataDirectory,
@@ -48,6 +56,7 @@ class LmdbStore:
         tail_bytes: int = TAIL_BUFFER_BYTES,
         unsynced_bytes_max: int = UNSYNCED_BYTES_MAX,
         scans_max: int = SCANS_OUTSTANDING_MAX,
+        runs_held_max: int = RUNS_HELD_MAX,
         on_dirty: Callable[[LogId], None] = lambda log: None,
     ) -> None:
         self.directory = directory
@@ -55,12 +64,12 @@ class LmdbStore:
         self._tables = directory.tables
         self._call_soon = call_soon
         self._unsynced_bytes_max = unsynced_bytes_max
-        self._reader = Reader(directory, scans_max)
+        self._runs_held_max = runs_held_max
         self._on_dirty = on_dirty
-        self._tail = TailBuffer(tail_bytes)
         self._room = Room(directory.data_file, self._environment, self._tables)
         recovered = recover(self._environment, self._tables)
-        self._logs = recovered.logs
+        super().__init__(Reader(directory, scans_max), recovered.logs)
+        self._holdings = Holdings(self._reader, tail_bytes)
         self._next_slot = recovered.next_slot
         self._committer = Committer(
             self._environment,
@@ -75,6 +84,7 @@ class LmdbStore:
         self._removals = 0
         self._unmarked: dict[OpenLog, int] = {}  # Queued blocks that set a log's flag.
         self._is_uncovered = False  # Something that needs the disk has no barrier behind it yet.
+        self._leant_on: list[TailEntry] = []  # What the next barrier rests on (I4).
         self._held_answers: list[Done] = []
         self._is_reloaded = False
         self._is_closed = False
@@ -110,11 +120,7 @@ class LmdbStore:
 
     @property
     def tail_bytes(self) -> int:
-        return self._tail.bytes
-
-    @property
-    def scans_outstanding(self) -> int:
-        return self._reader.scans
+        return self._holdings.tail.bytes
 
     @property
     def is_full(self) -> bool:
@@ -126,25 +132,95 @@ class LmdbStore:
 
     # -- Mutations ------------------------------------------------------------------------------
 
-    def put(self, block: Block, copyset: tuple[NodeId, ...], ack: Ack) -> None:
-        if self.failure:
+    def put(self, block: Block, placement: Placement, ack: Ack) -> None:
+        if self._committer.failure:
             return
         assert not block.is_cut, f"{block!r} was cut for a reader: no store takes it"
-        log = self._open(block.log)
-        extent = block.extent()
-        log.picture.add(extent)
-        index = IndexEntry(extent, block.epoch, timestamp_max_us(block.data), copyset)
+        log = self._logs.get(block.log) or self._open(block.log)
+        extent, picture = block.extent(), log.picture
+        removal = None
+        if type(picture) is Outline and block.first < picture.end:
+            rivals = self._reader.entries(log, block.first, block.end, None)
+            if not self._prevails(log, extent, placement, rivals):
+                return
+            removal = self._take_out(log, [rival.extent.first for rival in rivals])
+        picture.add(extent)
+        index = IndexEntry(
+            extent,
+            block.epoch,
+            timestamp_max_us(block.data),
+            placement.copyset,
+            placement.wave,
+            placement.recovery,
+        )
         entry = TailEntry(block, index, ack, log.tail)
-        self._tail.add(entry)
+        tail = self._holdings.tail
+        tail.add(entry)
         log.queue(1, block.size)
         self._unsynced_bytes += block.size
         is_marking = ack is Ack.MEMORY and not log.is_marked
         if is_marking:
             self._unmarked[log] = self._unmarked.get(log, 0) + 1
-        self._is_uncovered |= ack is Ack.DISK
-        self._committer.submit(changes.PutBlock(log, entry, is_marking), block.size)
-        if self._tail.bytes > self._tail.bytes_max:
-            self._tail.evict()
+        self._is_uncovered |= ack is Ack.DISK or removal is not None
+        self._committer.submit(changes.PutBlock(log, entry, index, is_marking, removal), block.size)
+        if tail.bytes > tail.bytes_max:
+            tail.evict()
+
+    def _prevails(
+        self, log: OpenLog, extent: Extent, placement: Placement, rivals: list[IndexEntry]
+    ) -> bool:
+        """Whether a block is to be stored, in the place of what overlaps it."""
+        if extent.last < log.picture.trim_end:
+            return False
+        verdict = judge(extent, placement, [rival.copy() for rival in rivals])
+        if verdict is Verdict.AMEND and not self._reader.is_whole(log, extent.first):
+            verdict = Verdict.TAKE
+        if verdict is Verdict.TAKE:
+            return True
+        if verdict is Verdict.AMEND and rivals[0].placement != placement:
+            self._rewrite(log, [rivals[0].placed(placement)])
+        self._lean_on(log, [rival.extent.first for rival in rivals])
+        return False
+
+    def scatter(self, log: LogId) -> None:
+        opened = None if self.failure else self._open(log)
+        if opened is None or opened.is_scattered:
+            return
+        trim_end, end = opened.picture.trim_end, opened.picture.end
+        assert trim_end == end, f"log {log} holds blocks: it is too late to scatter it"
+        opened.picture = Outline(trim_end, end)
+        self._submit(changes.Scatter(opened))
+
+    def amend(self, log: LogId, amendments: Sequence[tuple[Lsn, Placement]]) -> list[Lsn]:
+        opened, firsts = self._logs.get(log), [first for first, _ in amendments]
+        if self.failure or opened is None:
+            return firsts
+        held = {one.extent.first: one for one in self._reader.entries_at(opened, firsts)}
+        self._lean_on(opened, held)
+        amended: dict[Lsn, IndexEntry] = {}
+        for first, placement in amendments:
+            entry = held.get(first)
+            if entry is not None and placement.precedence >= entry.placement.precedence:
+                amended[first] = held[first] = entry.placed(placement)
+        self._rewrite(opened, list(amended.values()))
+        return [first for first in firsts if first not in held]
+
+    def _rewrite(self, log: OpenLog, entries: list[IndexEntry]) -> None:
+        if entries:
+            self._holdings.amend(log, entries)
+            self._submit(changes.Amend(log, tuple(entries)))
+
+    def _lean_on(self, log: OpenLog, firsts: Iterable[Lsn]) -> None:
+        """Keeps I4."""
+        unsafe = self._holdings.uncommitted(log, firsts)
+        self._leant_on += unsafe
+        self._is_uncovered |= bool(unsafe)
+
+    def set_marks(self, log: LogId, marks: Marks) -> None:
+        opened = None if self.failure else self._open(log)
+        if opened is not None and opened.marks != marks:
+            opened.marks = marks
+            self._committer.note(changes.SetMarks(opened, marks))
 
     def set_fence(self, log: LogId, fence: Fence) -> None:
         if self.failure:
@@ -159,53 +235,71 @@ class LmdbStore:
         opened = self._open(log)
         if end <= opened.picture.trim_end:
             return
-        for entry in list(opened.tail.within(FIRST_LSN, end)):
-            if entry.block.end <= end:
-                self._tail.forget(entry)
-        opened.picture.trim(end)
+        self._holdings.trim(opened, end)
+        self._reader.trim_runs(opened, end)
         opened.trims_queued += 1
         self._submit(changes.Trim(opened, end))
 
     def remove(self, log: LogId, firsts: Sequence[Lsn]) -> None:
         opened = self._logs.get(log)
-        if self.failure or opened is None or not firsts:
-            return
-        found = self._take_out(opened, set(firsts))
+        removal = None if self.failure or opened is None else self._take_out(opened, firsts)
+        if removal is not None:
+            self._submit(removal)
+
+    def _take_out(self, log: OpenLog, firsts: Sequence[Lsn]) -> changes.Remove | None:
+        """Blocks are gone from memory; what the disk is to do about it."""
+        if not firsts:
+            return None
+        found = self._holdings.take_out(log, set(firsts))
         self._removals += 1
         for extent in found:
-            opened.removed[extent.first] = self._removals
+            log.removed[extent.first] = self._removals
+        self._holdings.lower(log, found)
         size = sum(extent.size for extent in found)
-        opened.queue(-len(found), -size)
+        log.queue(-len(found), -size)
         held = tuple(extent.first for extent in found)
-        self._submit(changes.Remove(opened, held, self._removals, len(found), size))
-
-    def _take_out(self, log: OpenLog, firsts: set[Lsn]) -> list[Extent]:
-        """Take blocks out of the picture and the tail; returns those that were there."""
-        picture = log.picture
-        low = min(firsts)
-        above: list[Extent] = []
-        if low < picture.contiguous_end:
-            above = self.index(log.log, low, picture.contiguous_end)
-        found = [one for one in (*above, *picture.sparse) if one.first in firsts]
-        inside = [one.first for one in found if one.first < picture.contiguous_end]
-        picture.remove(firsts, [one for one in above if inside and one.first >= min(inside)])
-        for extent in found:
-            entry = log.tail.get(extent.first)
-            if entry is not None:
-                self._tail.forget(entry)
-        return found
+        return changes.Remove(log, held, self._removals, len(found), size)
 
     def drop(self, log: LogId) -> None:
         opened = None if self.failure else self._logs.pop(log, None)
         if opened is None:
             return
-        for entry in list(opened.tail.within(FIRST_LSN, opened.picture.end)):
-            self._tail.forget(entry)
+        self._holdings.forget(opened)
         self._unmarked.pop(opened, None)
+        self._committer.forget_note(changes.SetMarks, opened)
+        self._committer.forget_note(changes.SetContext, opened)
         self._submit(changes.Drop(opened))
+
+    def commit(
+        self, log: LogId, context: CommitContext | None, runs: Sequence[StreamCommit]
+    ) -> None:
+        opened = None if self.failure else self._open(log)
+        if opened is None:
+            return
+        commits = opened.commits
+        if not runs:
+            commits.context = context
+            self._committer.note(changes.SetContext(opened, context))
+            return
+        if not commits.slot:
+            commits.slot = self._next_slot
+            self._next_slot += 1
+        rows = tuple(commits.commit(context, runs))
+        self._committer.forget_note(changes.SetContext, opened)
+        self._committer.submit(changes.CommitRuns(opened, commits.slot, context, rows))
+        self._is_uncovered |= not opened.is_marked
+
+    def uncommit(self, log: LogId) -> None:
+        opened = None if self.failure else self._logs.get(log)
+        if opened is not None:
+            self._committer.forget_note(changes.SetContext, opened)
+            self._submit(changes.Uncommit(opened, opened.commits.forget()))
 
     def barrier(self, ack: Ack, done: Done) -> None:
         failure = self.failure
+        if self._leant_on:
+            done = _leaning(done, self._leant_on)
+            self._leant_on = []
         if failure is None and (ack is Ack.DISK or self._is_uncovered or self._unmarked):
             self._committer.barrier(done)
         elif failure is None:
@@ -233,7 +327,9 @@ class LmdbStore:
         opened = self._logs.get(log)
         if opened is None:
             assert not self._is_closed, "the store is closed"
-            opened = self._logs[log] = OpenLog(LogRow(log, self._next_slot), [])
+            opened = self._logs[log] = OpenLog(
+                LogRow(log, self._next_slot), Picture(FIRST_LSN, FIRST_LSN, [])
+            )
             self._next_slot += 1
             self._submit(changes.Create(opened))
         return opened
@@ -256,8 +352,12 @@ class LmdbStore:
                     self._settle_put(change, outcome.failure)
                     if outcome.failure is not None:
                         lost.setdefault(change.log, []).append(change.entry)
+                case changes.CommitRuns(log, slot, _, runs):
+                    log.commits.settled(slot, runs[-1].end, self._runs_held_max)
                 case changes.Remove():
                     self._settle_remove(change)
+                case changes.Amend():
+                    self._settle_amend(change)
                 case changes.Trim():
                     change.log.trims_queued -= 1
         if self.failure is not None:
@@ -269,10 +369,12 @@ class LmdbStore:
             opened = self._logs.get(number)
             if opened is not None and opened.slot == slot:
                 opened.blocks_stored, opened.bytes_stored = blocks, size
-        self._tail.evict()
+        self._holdings.tail.evict()
 
     def _settle_put(self, change: changes.PutBlock, failure: StoreFailed | None) -> None:
         log, entry = change.log, change.entry
+        if change.removal is not None:
+            self._settle_remove(change.removal)
         log.queue(-1, -entry.block.size)
         self._unsynced_bytes -= entry.block.size
         if change.is_marking and log in self._unmarked:
@@ -289,7 +391,7 @@ class LmdbStore:
             return
         held = {entry.block.first for entry in entries if entry.is_held}
         if held:
-            self._take_out(log, held)
+            self._holdings.lower(log, self._holdings.take_out(log, held))
         fence = changes.dirtied(log.fence)
         is_acknowledged = log.is_marked and any(entry.ack is Ack.MEMORY for entry in entries)
         if is_acknowledged and fence is not log.fence:
@@ -302,58 +404,23 @@ class LmdbStore:
             if change.log.removed.get(first) == change.number:
                 del change.log.removed[first]
 
+    def _settle_amend(self, change: changes.Amend) -> None:
+        amended = change.log.amended
+        for entry in change.entries:
+            if amended.get(entry.extent.first) is entry:
+                del amended[entry.extent.first]
+
     def _reload(self) -> None:
         """Writing is over: show what the disk holds, or nothing if it cannot be read either."""
         if self._is_reloaded:
             return
         self._is_reloaded = True
         self._unmarked.clear()
-        self._tail = TailBuffer(self._tail.bytes_max)
+        self._holdings = Holdings(self._reader, self._holdings.tail.bytes_max)
         self._logs = {}
         with suppress(CorruptStore), self._reader.snapshot() as transaction:
             rows = self._committer.rows.values()
             self._logs = {row.log: open_log_of(transaction, self._tables, row) for row in rows}
-
-    # -- Reading --------------------------------------------------------------------------------
-
-    def logs(self) -> list[LogId]:
-        return sorted(self._logs)
-
-    def state(self, log: LogId) -> LogState | None:
-        opened = self._logs.get(log)
-        return None if opened is None else opened.state()
-
-    def block_at(self, log: LogId, lsn: Lsn) -> Block | None:
-        opened = self._logs.get(log)
-        return None if opened is None else self._reader.block_at(opened, lsn)
-
-    def scan(self, log: LogId, first: Lsn, end: Lsn, bytes_max: int) -> BlockScan:
-        opened = self._logs.get(log)
-        if opened is None:
-            return BlockScan([])
-        return self._reader.scan(opened, first, end, bytes_max)
-
-    def index(self, log: LogId, first: Lsn, end: Lsn, limit: int | None = None) -> list[Extent]:
-        return [entry.extent for entry in self.entries(log, first, end, limit)]
-
-    def entries(
-        self, log: LogId, first: Lsn, end: Lsn, limit: int | None = None
-    ) -> list[IndexEntry]:
-        """Index entries with epoch, newest timestamp and copyset."""
-        opened = self._logs.get(log)
-        return [] if opened is None else self._reader.entries(opened, first, end, limit)
-
-    def find_time(self, log: LogId, timestamp_us: int) -> Lsn:
-        opened = self._logs.get(log)
-        return FIRST_LSN if opened is None else self._reader.find_time(opened, timestamp_us)
-
-    def find_size(self, log: LogId, bytes_kept: int) -> Lsn:
-        opened = self._logs.get(log)
-        return FIRST_LSN if opened is None else self._reader.find_size(opened, bytes_kept)
-
-    def weigh(self, log: LogId, first: Lsn, end: Lsn, pieces: int) -> list[Weight]:
-        opened = self._logs.get(log)
-        return [] if opened is None else self._reader.weigh(opened, first, end, pieces)
 
     # -- Closing --------------------------------------------------------------------------------
 
@@ -382,6 +449,15 @@ class LmdbStore:
         self._reader.close()
 
 
+def _leaning(done: Done, entries: list[TailEntry]) -> Done:
+    def told(failure: StoreFailed | None) -> None:
+        if failure is None and not all(entry.is_committed for entry in entries):
+            failure = StoreFailed(Refusal.DISK_FULL, "a block that this rests on was not stored")
+        done(failure)
+
+    return told
+
+
 def open_store(
     path: Path,
     cluster: str,
@@ -391,6 +467,7 @@ def open_store(
     map_bytes: int = STORE_MAP_BYTES,
     tail_bytes: int = TAIL_BUFFER_BYTES,
     unsynced_bytes_max: int = UNSYNCED_BYTES_MAX,
+    runs_held_max: int = RUNS_HELD_MAX,
     on_dirty: Callable[[LogId], None] = lambda log: None,
 ) -> LmdbStore:
     """Open the store in a node's data directory, making it if there is none.  `on_dirty` hears,
@@ -401,5 +478,6 @@ def open_store(
         call_soon,
         tail_bytes=tail_bytes,
         unsynced_bytes_max=unsynced_bytes_max,
+        runs_held_max=runs_held_max,
         on_dirty=on_dirty,
     )

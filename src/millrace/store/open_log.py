@@ -9,22 +9,26 @@ Invariants:
   I2  Counts are those of the last commit plus those of what is queued, so they cannot drift.
 """
 
-from millrace.core.log_state import Fence, LogState
-from millrace.store.layout import LogRow
-from millrace.store.picture import Picture
+from millrace.core.log_state import Fence, LogState, Marks
+from millrace.store.commit_tail import CommitTail
+from millrace.store.layout import IndexEntry, LogRow
+from millrace.store.picture import Outline, Picture
 from millrace.store.tail import LogTail
-from millrace.types import Extent, LogId, Lsn
+from millrace.types import LogId, Lsn
 
 
 class OpenLog:
     __slots__ = (
+        "amended",
         "blocks_queued",
         "blocks_stored",
         "bytes_queued",
         "bytes_stored",
+        "commits",
         "fence",
         "is_marked",
         "log",
+        "marks",
         "picture",
         "removed",
         "slot",
@@ -32,13 +36,16 @@ class OpenLog:
         "trims_queued",
     )
 
-    def __init__(self, row: LogRow, sparse: list[Extent]) -> None:
+    def __init__(self, row: LogRow, picture: Picture | Outline) -> None:
         self.log: LogId = row.log
         self.slot = row.slot
         self.fence: Fence = row.fence
-        self.picture = Picture(row.trim_end, row.contiguous_end, sparse)
+        self.marks: Marks = row.marks
+        self.commits = CommitTail(row.context, row.runs_slot)
+        self.picture = picture
         self.tail = LogTail(self.picture.end)
         self.removed: dict[Lsn, int] = {}  # Still on disk, by the number of the removal.
+        self.amended: dict[Lsn, IndexEntry] = {}  # Other than on disk, until that is committed.
         self.trims_queued = 0
         self.is_marked = False  # The volatile flag is durable.
         self.blocks_stored = row.blocks
@@ -49,6 +56,10 @@ class OpenLog:
     def queue(self, blocks: int, size: int) -> None:
         self.blocks_queued += blocks
         self.bytes_queued += size
+
+    @property
+    def is_scattered(self) -> bool:
+        return type(self.picture) is Outline
 
     @property
     def blocks(self) -> int:
@@ -68,4 +79,9 @@ class OpenLog:
             list(picture.sparse),
             self.blocks,
             self.bytes,
+            self.is_scattered,
+            self.marks,
+            self.commits.context,
+            self.commits.first,
+            self.commits.runs.last,
         )

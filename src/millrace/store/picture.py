@@ -1,17 +1,20 @@
 """What a log holds, without the data: a contiguous run and the extents above its first hole.
 
 Kept in memory for every open log and changed by each mutation at once, so that deciding about a
-write never reads the disk.  Pure: no store, no thread.
+write never reads the disk.  Of a scattered log, which is all holes, only the outline is kept: then
+a write above everything else is decided without reading the disk, and others look at the index.
+Pure: no store, no thread.
 
 Invariants:
 
   I1  All of [trim_end, contiguous_end) is written; contiguous_end is not.
   I2  `sparse` is in order, does not overlap, and begins above contiguous_end.
   I3  trim_end <= contiguous_end <= end.
+  I4  An outline's size does not depend on how many blocks the log has.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -79,3 +82,31 @@ class Picture:
             taken += 1
         if taken:
             del self.sparse[:taken]
+
+
+class Outline:
+    """The picture of a scattered log: its holes mean nothing."""
+
+    __slots__ = ("end", "trim_end")
+
+    sparse: Sequence[Extent] = ()
+
+    def __init__(self, trim_end: Lsn, end: Lsn) -> None:
+        self.trim_end = trim_end
+        self.end = max(trim_end, end)
+
+    @property
+    def contiguous_end(self) -> Lsn:
+        return self.trim_end
+
+    def add(self, extent: Extent) -> None:
+        if extent.last >= self.end:
+            self.end = Lsn(extent.last + 1)
+
+    def trim(self, end: Lsn) -> None:
+        self.trim_end = max(self.trim_end, end)
+        self.end = max(self.trim_end, self.end)
+
+    def lower(self, last: Extent | None) -> None:
+        """The highest blocks are gone, and `last` is the highest that is left."""
+        self.end = self.trim_end if last is None else Lsn(max(self.trim_end, last.last + 1))

@@ -3,7 +3,8 @@
 At or above a log's floor everything is in memory (`tail.py`).  Below it the disk is read, with
 three corrections: what is removed but not yet deleted is passed over, what is trimmed but not yet
 deleted is not reached, and blocks that are in memory take the place of, or come between, those on
-disk.  A block is parsed and its checksums are computed once, when it is read from the map.
+disk.  Of an index entry that is amended but not yet rewritten the amended one counts.  A block is
+parsed and its checksums are computed once, when it is read from the map.
 
 Invariants:
 
@@ -12,7 +13,7 @@ Invariants:
   I3  Data of a scan lies in the map only while the scan holds its transaction.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from millrace.codec.blocks import parse
 from millrace.errors import CorruptBlock
@@ -96,6 +97,14 @@ def _on_disk(
             yield at, value
 
 
+def index_of(log: OpenLog, first: Lsn, one: TailEntry | memoryview) -> IndexEntry:
+    """The index entry that stands for what `index_values` gave."""
+    if isinstance(one, TailEntry):
+        return one.index
+    amended = log.amended.get(first) if log.amended else None
+    return decode_entry(one) if amended is None else amended
+
+
 def _merged(
     disk: Iterator[tuple[Lsn, memoryview]], memory: Iterator[TailEntry]
 ) -> Iterator[tuple[Lsn, TailEntry | memoryview]]:
@@ -117,17 +126,59 @@ def entries(
     transaction: ViewTransaction, tables: Tables, log: OpenLog, first: Lsn, end: Lsn
 ) -> Iterator[IndexEntry]:
     """Index entries of what intersects [first, end), in order."""
+    for at, one in index_values(transaction, tables, log, first, end):
+        yield index_of(log, at, one)
+
+
+def index_values(
+    transaction: ViewTransaction, tables: Tables, log: OpenLog, first: Lsn, end: Lsn
+) -> Iterator[tuple[Lsn, TailEntry | memoryview]]:
+    """What intersects [first, end), in order: the entry in memory, or the index's value."""
     first = max(first, log.picture.trim_end)
+    if first >= end:
+        return
     floor = log.tail.floor
     if first < floor:
         stop = min(end, floor)
         start = start_of(transaction, tables, log.slot, first)
         with transaction.cursor(db=tables.index) as cursor:
             disk = _on_disk(cursor, log, start, stop)
-            for _, one in _merged(disk, log.tail.within(first, stop)):
-                yield one.index if isinstance(one, TailEntry) else decode_entry(one)
+            yield from _merged(disk, log.tail.within(first, stop))
     for entry in log.tail.within(max(first, floor), end):
-        yield entry.index
+        yield entry.block.first, entry
+
+
+def entries_at(
+    transaction: ViewTransaction, tables: Tables, log: OpenLog, firsts: Iterable[Lsn]
+) -> Iterator[IndexEntry]:
+    """Index entries of the blocks that begin exactly at these positions."""
+    for first in firsts:
+        one: TailEntry | memoryview | None = log.tail.get(first)
+        if one is None and first < log.tail.floor and first not in log.removed:
+            one = transaction.get(block_key(log.slot, first), db=tables.index)
+        if one is not None:
+            entry = index_of(log, first, one)
+            if entry.extent.last >= log.picture.trim_end:
+                yield entry
+
+
+def last_below(
+    transaction: ViewTransaction, tables: Tables, log: OpenLog, end: Lsn
+) -> Extent | None:
+    """The last block that begins below `end`, wherever it is."""
+    newest = next(log.tail.within_backward(log.picture.trim_end, end), None)
+    found = None if newest is None else newest.index.extent
+    with transaction.cursor(db=tables.index) as cursor:
+        is_above = cursor.set_range(block_key(log.slot, end))
+        is_below = cursor.prev() if is_above else cursor.last()
+        for key, value in cursor.iterprev() if is_below else ():
+            slot, first = split_block_key(key)
+            if slot != log.slot or (found is not None and first <= found.first):
+                break
+            if first not in log.removed:
+                stored = decode_entry(value).extent
+                return stored if stored.last >= log.picture.trim_end else found
+    return found
 
 
 def from_memory(log: OpenLog, first: Lsn, end: Lsn, bytes_max: int) -> list[Block]:

@@ -3,7 +3,8 @@
 Invariant:
 
   I1  The work does not depend on how long the logs are: a row per log, and the index entries above
-      its first hole, which are as few as blocks in flight.
+      its first hole, which are as few as blocks in flight; of a scattered log the last one alone.
+      Of the runs of a stream the lowest and the highest, however many there are.
 """
 
 from typing import NamedTuple
@@ -11,6 +12,7 @@ from typing import NamedTuple
 import lmdb
 
 from millrace.store.changes import Backlog, dirtied
+from millrace.store.commit_table import outer_runs
 from millrace.store.layout import (
     LogRow,
     Tables,
@@ -22,7 +24,8 @@ from millrace.store.layout import (
     split_block_key,
 )
 from millrace.store.open_log import OpenLog
-from millrace.types import Extent, LogId
+from millrace.store.picture import Outline, Picture
+from millrace.types import Extent, LogId, Lsn
 
 
 class Recovered(NamedTuple):
@@ -44,15 +47,34 @@ def recover(environment: lmdb.Environment, tables: Tables) -> Recovered:
         logs,
         [logs[log] for log, row in rows.items() if row.is_volatile],
         Backlog([log for log, row in rows.items() if row.trim_end > 1], doomed),
-        1 + max([row.slot for row in rows.values()] + doomed, default=0),
+        1 + max([max(row.slot, row.runs_slot) for row in rows.values()] + doomed, default=0),
     )
 
 
 def open_log_of(transaction: ViewTransaction, tables: Tables, row: LogRow) -> OpenLog:
-    opened = OpenLog(row, _above(transaction, tables, row))
+    opened = OpenLog(row, _picture(transaction, tables, row))
     if row.is_volatile:
         opened.fence = dirtied(row.fence)
+    outer = outer_runs(transaction, tables, row) if row.runs_slot else None
+    if outer is not None:
+        opened.commits.load(*outer)
     return opened
+
+
+def _picture(transaction: ViewTransaction, tables: Tables, row: LogRow) -> Picture | Outline:
+    if row.is_scattered:
+        return Outline(row.trim_end, _end_of(transaction, tables, row.slot))
+    return Picture(row.trim_end, row.contiguous_end, _above(transaction, tables, row))
+
+
+def _end_of(transaction: ViewTransaction, tables: Tables, slot: int) -> Lsn:
+    """Above the last block of a slot; 0 if it has none."""
+    with transaction.cursor(db=tables.index) as cursor:
+        is_above = cursor.set_range(block_key(slot + 1, 0))
+        is_found = cursor.prev() if is_above else cursor.last()
+        if is_found and split_block_key(cursor.key())[0] == slot:
+            return Lsn(decode_entry(cursor.value()).extent.last + 1)
+    return Lsn(0)
 
 
 def _above(transaction: ViewTransaction, tables: Tables, row: LogRow) -> list[Extent]:

@@ -20,6 +20,7 @@ class Refusal(Enum):
     TRIMMED = "trimmed"
     NOT_READY = "not_ready"  # No sequencer for this epoch here.
     INCOMPLETE = "incomplete"  # The node lost data it once had: it must be synchronized.
+    SEALED = "sealed"  # The log was sealed for good.
     DISK_FULL = "disk_full"
     BUSY = "busy"
     CORRUPT = "corrupt"

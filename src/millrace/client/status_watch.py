@@ -1,0 +1,67 @@
+"""The statuses of nodes, followed for all readers of a client: what they may stop waiting for.
+
+I1  The repository is watched only while somebody listens, once for all.
+I2  Whoever listens hears the statuses that stand, and each change of them.  While the repository is
+    away nobody hears anything: what was known must do.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+
+from millrace.errors import MillraceError
+from millrace.meta import keys
+from millrace.meta.directory import ClusterDirectory
+from millrace.types import AuthoritativeStatus, NodeId
+
+PAUSE_S = 1.0  # Before a repository that was away is asked again.
+
+Statuses = Mapping[NodeId, AuthoritativeStatus]
+Listener = Callable[[Statuses], None]
+
+
+class StatusWatch:
+    def __init__(self, directory: ClusterDirectory) -> None:
+        self._directory = directory
+        self._listeners: list[Listener] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def listen(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+        if self._task is None:
+            self._task = asyncio.create_task(self._follow())
+
+    def forget(self, listener: Listener) -> None:
+        """Nothing happens if it does not listen."""
+        with contextlib.suppress(ValueError):
+            self._listeners.remove(listener)
+        if not self._listeners and self._task is not None:  # Keeps I1.
+            self._task.cancel()
+            self._task = None
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                await self._watch()
+            except MillraceError:
+                await asyncio.sleep(PAUSE_S)
+
+    async def _watch(self) -> None:
+        """Until the watch is cut off, and the statuses must be listed again."""
+        listed, revision = await self._directory.repository.list(keys.STATUSES.prefix)
+        statuses = {keys.STATUSES.id_of(e.key): keys.STATUSES.decode(e).status for e in listed}
+        self._tell(statuses)
+        changes = self._directory.repository.watch(keys.STATUSES.prefix, revision)
+        async with contextlib.aclosing(changes):
+            async for change in changes:
+                if change.lost:
+                    return
+                for entry in change.entries:
+                    node, found = keys.STATUSES.id_of(entry.key), keys.STATUSES.find(entry)
+                    usual = AuthoritativeStatus.FULLY_AUTHORITATIVE
+                    statuses[node] = usual if found is None else found.status
+                self._tell(statuses)
+
+    def _tell(self, statuses: Statuses) -> None:
+        for listener in list(self._listeners):
+            listener(dict(statuses))

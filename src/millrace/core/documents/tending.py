@@ -1,0 +1,140 @@
+"""One round of the keeper for a bucket, and an operator's failover: look, change, tell, look again.
+
+I1  The record is read before the nodes are asked (`watching.py`, I1).
+I2  At most PASSES_MAX looks: what then is left waits for the next round.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from millrace.core.documents.document import FailoverId, PartitionId, PartitionState
+from millrace.core.documents.map import BucketAttributes, BucketRecord
+from millrace.core.documents.seats import deposed
+from millrace.core.documents.settling import (
+    ORDER_TIMEOUT_MS,
+    NotChanged,
+    SeatChange,
+    SeatReason,
+    change_seats,
+    describe,
+    send_orders,
+)
+from millrace.core.documents.watching import BucketWatch, Plan, Surroundings
+from millrace.core.messages.documents import (
+    BucketsDescribed,
+    DescribeBuckets,
+    PartitionOrder,
+    SetPartitions,
+)
+from millrace.core.procedure import Ask, Failure, Procedure, ReadBucket, ask_all, note
+from millrace.types import NO_NODE, NodeId
+
+PASSES_MAX: Final = 6  # Fenced, chosen, told; and the same once more if somebody interferes.
+
+
+class Tended(msgspec.Struct, frozen=True):
+    """The record as it stands, and what the last look found."""
+
+    record: BucketRecord
+    plan: Plan
+
+
+class Tending(msgspec.Struct, frozen=True):
+    """What does not change during a round; see BucketWatch.look."""
+
+    watch: BucketWatch
+    around: Surroundings
+    ids: Iterator[FailoverId]
+    now_ms: int
+    moving: Callable[[], Collection[PartitionId]] = tuple
+    forced: Collection[PartitionId] = ()
+    is_rebalancing: bool = False
+
+
+def tend(name: str, round: Tending) -> Procedure[Tended | NotChanged]:
+    tended: Tended | NotChanged = NotChanged(f"nothing was done about bucket {name!r}")
+    for _ in range(PASSES_MAX):
+        read: tuple[BucketRecord | None, int] | Failure = yield ReadBucket(name)
+        if isinstance(read, Failure):
+            return NotChanged(f"the repository does not answer: {read.detail}")
+        if read[0] is None:
+            return NotChanged(f"there is no bucket {name!r} any more", is_outdated=True)
+        tended = yield from _pass(read[0], round)
+        if isinstance(tended, Tended) and not tended.plan.changes and not tended.plan.orders:
+            break
+    return tended
+
+
+def _pass(record: BucketRecord, round: Tending) -> Procedure[Tended | NotChanged]:
+    hosted = yield from describe(sorted(round.around.live), record.id)
+    moving = round.moving()
+    watch, around = round.watch, round.around
+    plan = watch.look(
+        record,
+        around,
+        hosted,
+        round.ids,
+        round.now_ms,
+        moving,
+        round.forced,
+        round.is_rebalancing,
+    )
+    orders = plan.orders
+    if plan.changes:
+        changed = yield from change_seats(record.name, plan.changes)
+        if isinstance(changed, NotChanged):
+            return changed
+        record = changed
+        orders = watch.orders(record, hosted, moving)
+    yield from send_orders(record, hosted, orders)
+    return Tended(record, plan)
+
+
+def fail_over(
+    name: str, round: Tending, chosen: Collection[PartitionId]
+) -> Procedure[Tended | NotChanged]:
+    """An operator wants other masters of these partitions; those that have none get one.  With the
+    partitions in `round.forced` at any price."""
+    read: tuple[BucketRecord | None, int] | Failure = yield ReadBucket(name)
+    if isinstance(read, Failure):
+        return NotChanged(f"the repository does not answer: {read.detail}")
+    record = read[0]
+    if record is None:
+        return NotChanged(f"there is no bucket {name!r}", is_outdated=True)
+    changes = {
+        number: SeatChange(seat, deposed(seat), SeatReason.OPERATOR)
+        for number in chosen
+        if number < len(record.seats) and (seat := record.seat(number)).active != NO_NODE
+    }
+    if changes:
+        changed = yield from change_seats(name, changes)
+        if isinstance(changed, NotChanged):
+            return changed
+    return (yield from tend(name, round))
+
+
+def find_held(nodes: Iterable[NodeId]) -> Procedure[dict[NodeId, frozenset[int]]]:
+    """The ids of the buckets of which those nodes have anything that answer."""
+    asked = list(nodes)
+    answers = yield from ask_all([Ask(node, DescribeBuckets()) for node in asked])
+    return {
+        node: frozenset(bucket.id for bucket in answer.buckets)
+        for node, answer in zip(asked, answers, strict=True)
+        if isinstance(answer, BucketsDescribed)
+    }
+
+
+def drop_bucket(node: NodeId, id: int) -> Procedure[None]:
+    """Whatever the node has of a bucket that is no more."""
+    hosted = (yield from describe((node,), id)).get(node)
+    if hosted is None or not hosted.is_warm:
+        return
+    orders = tuple(
+        PartitionOrder(each.number, PartitionState.DEAD, each.term, is_dropped=True)
+        for each in hosted.partitions
+    )
+    request = SetPartitions(id, "", BucketAttributes(), hosted.cas, orders)
+    yield from ask_all([Ask(node, request, ORDER_TIMEOUT_MS)])
+    yield from note("bucket.dropped", bucket=id, node=node, partitions=len(orders))

@@ -1,0 +1,37 @@
+"""Asking for the epochs of the log, and asking again when the answer did not help."""
+
+from millrace.core.reading.effects import NeedEpochs
+from millrace.core.reading.settings import SequencedReadSettings
+from millrace.types import Epoch
+
+
+class EpochsNeed:
+    """One question at a time, with pauses that double, within bounds."""
+
+    def __init__(self, settings: SequencedReadSettings) -> None:
+        self.due_ms: int | None = None  # When it is time to ask again.
+        self._settings = settings
+        self._is_asked = False
+        self._pause_ms = settings.epochs_retry_ms_min
+
+    def ask(self, epoch: Epoch) -> list[NeedEpochs]:
+        if self._is_asked or self.due_ms is not None:
+            return []
+        self._is_asked = True
+        return [NeedEpochs(epoch)]
+
+    def answered(self) -> None:
+        """It helped."""
+        self._is_asked = False
+        self.due_ms = None
+        self._pause_ms = self._settings.epochs_retry_ms_min
+
+    def not_answered(self, now_ms: int) -> None:
+        """There was no answer, or one that is too old."""
+        self._is_asked = False
+        self.due_ms = now_ms + self._pause_ms
+        self._pause_ms = min(2 * self._pause_ms, self._settings.epochs_retry_ms_max)
+
+    def timer_fired(self, now_ms: int) -> None:
+        if self.due_ms is not None and now_ms >= self.due_ms:
+            self.due_ms = None

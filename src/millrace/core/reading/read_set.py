@@ -1,0 +1,125 @@
+"""Who is read from: the nodeset of the epochs that the stream is in, and what is known of it.
+
+I1  Every node of the nodeset is a sender, those that are down too: it may come back, and in
+    single copy delivery that is how it is noticed.
+I2  What is believed of a node is what it says itself; what the cluster says of it counts while
+    it says nothing.
+I3  Nothing is read of epochs whose nodeset is not known.
+"""
+
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from millrace.core.epochs import EpochRange, range_of
+from millrace.core.reading.senders import Sender
+from millrace.core.reading.settings import SequencedReadSettings
+from millrace.core.replication import Authority, Locations, authority
+from millrace.lsn import epoch_of, first_of
+from millrace.types import AuthoritativeStatus, Epoch, Lsn, NodeId
+
+Statuses = Mapping[NodeId, AuthoritativeStatus]
+_USUAL = AuthoritativeStatus.FULLY_AUTHORITATIVE
+
+
+class ReadSet:
+    def __init__(self, settings: SequencedReadSettings) -> None:
+        self.senders: dict[NodeId, Sender] = {}
+        self.current: EpochRange | None = None  # None: not known yet where the next block lies.
+        self._settings = settings
+        self._versions: dict[NodeId, int] = {}  # Of the last START to those that left.
+        self._ranges: tuple[EpochRange, ...] = ()
+        self._locations: Locations = {}
+        self._statuses: Statuses = {}
+        self._served: tuple[tuple[NodeId, ...], bool] | None = None  # Remembered: often asked.
+
+    # -- Epochs -------------------------------------------------------------------------------
+
+    def learn(
+        self, ranges: tuple[EpochRange, ...], released_epoch: Epoch, locations: Locations
+    ) -> None:
+        """`released_epoch` is the epoch of what was released when the ranges were asked for: the
+        newest of them holds up to there."""
+        if ranges and ranges[-1].last < released_epoch:
+            newest = msgspec.structs.replace(ranges[-1], last=released_epoch)
+            ranges = (*ranges[:-1], newest)
+        self._ranges = ranges
+        self._locations = locations
+        self._served = None
+
+    def enter(self, lsn: Lsn) -> tuple[list[Sender], list[Sender]]:
+        """The stream has come to this position: who leaves, and who joins."""
+        self.current = range_of(self._ranges, epoch_of(lsn))
+        self._served = None
+        if self.current is None:
+            return [], []  # Keeps I3; who is here stays until it is known who comes.
+        nodeset = self.current.nodeset
+        leaving = [sender for node, sender in self.senders.items() if node not in nodeset]
+        joining = [Sender(n, self._settings) for n in nodeset if n not in self.senders]
+        for sender in joining:
+            # What it still says on the version of before is not meant for now.
+            sender.version = self._versions.get(sender.node, 0)
+        for sender in leaving:
+            self._versions[sender.node] = sender.version
+            del self.senders[sender.node]
+        self.senders |= {sender.node: sender for sender in joining}
+        return leaving, joining
+
+    def knows(self, lsn: Lsn) -> bool:
+        """Whether it is known where the blocks of this position's epoch lie."""
+        return range_of(self._ranges, epoch_of(lsn)) is not None
+
+    def doubt(self) -> None:
+        """Copies may lie on other nodes by now than those that are known."""
+        self._ranges = ()
+        self.current = None
+        self._served = None
+
+    def holds(self, lsn: Lsn) -> bool:
+        """Whether the position lies in the epochs that the senders are of."""
+        return self.current is not None and epoch_of(lsn) <= self.current.last
+
+    def limit(self, end: Lsn) -> Lsn:
+        """Where the epochs of this nodeset end, or the stream."""
+        return end if self.current is None else min(end, first_of(Epoch(self.current.last + 1)))
+
+    @property
+    def has_later_epochs(self) -> bool:
+        return self.current is not None and self._ranges[-1].last > self.current.last
+
+    # -- Statuses -----------------------------------------------------------------------------
+
+    def set_statuses(self, statuses: Statuses) -> list[Sender]:
+        """Those of the senders whose data was copied elsewhere since."""
+        empty = AuthoritativeStatus.AUTHORITATIVE_EMPTY
+        emptied = [
+            sender
+            for node, sender in self.senders.items()
+            if statuses.get(node) is empty and self._statuses.get(node) is not empty
+        ]
+        self._statuses = statuses
+        self._served = None
+        return emptied
+
+    def status_of(self, sender: Sender) -> AuthoritativeStatus:
+        """Keeps I2."""
+        return sender.status(self._statuses.get(sender.node, _USUAL))
+
+    def authority_of(self, votes: Collection[NodeId]) -> Authority:
+        if self.current is None:
+            return Authority.NONE
+        believed = {node: self.status_of(sender) for node, sender in self.senders.items()}
+        current = self.current
+        return authority(current.replication, current.nodeset, self._locations, believed, votes)
+
+    @property
+    def is_served(self) -> bool:
+        """Whether those that read are an f-majority, or all that can be."""
+        reading = tuple(node for node, sender in self.senders.items() if sender.is_reading)
+        if self._served is None or self._served[0] != reading:
+            self._served = reading, self.authority_of(reading) is not Authority.NONE
+        return self._served[1]
+
+    @property
+    def not_authoritative(self) -> list[NodeId]:
+        return [n for n, s in self.senders.items() if self.status_of(s) is not _USUAL]

@@ -1,0 +1,287 @@
+"""What the keeper does for buckets: masters, copies, rebalances, failovers that operators ask for,
+and the end of deleted ones.
+
+What is to be done is decided in `core/documents/watching.py` and `rebalance.py`, every round anew;
+here it is begun, and what takes long runs in tasks of its own.
+
+I1  A partition has at most one move under way, and after a failure rests for a while.
+I2  Moves end with the process or by themselves.  One that is cut short leaves somebody pending in
+    the seat, which whoever is the keeper next undoes.
+I3  A rebalance says who has copies as long as it runs; otherwise lost ones are made anew.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final, TypeVar
+
+import msgspec
+
+from millrace.core.documents.document import FailoverId, PartitionId
+from millrace.core.documents.failing_over import CannotFailOver
+from millrace.core.documents.failover_request import (
+    FailoverRequest,
+    judge,
+    leave_out,
+    left_of,
+)
+from millrace.core.documents.map import BucketRecord
+from millrace.core.documents.moving import Moved, NotMoved, NotMovedReason, move
+from millrace.core.documents.rebalance import (
+    Move,
+    RebalanceRecord,
+    choose_moves,
+    go_on,
+    undone_once,
+)
+from millrace.core.documents.settling import NotChanged
+from millrace.core.documents.tending import (
+    Tended,
+    Tending,
+    drop_bucket,
+    fail_over,
+    find_held,
+    tend,
+)
+from millrace.core.documents.watching import (
+    PATIENCE_MS,
+    REPLACE_AFTER_MS,
+    BucketWatch,
+    Surroundings,
+)
+from millrace.core.procedure import ClusterView, DeadlinePassed, Procedure
+from millrace.core.statuses import Entries
+from millrace.meta.directory import ClusterDirectory
+from millrace.runtime.procedures import ProcedureRunner
+from millrace.types import Role
+
+TEND_TIMEOUT_MS: Final = 30_000
+MOVE_TIMEOUT_MS: Final = 6 * 3_600_000  # As long as it makes progress; a stall ends it before.
+DROP_TIMEOUT_MS: Final = 10_000
+REST_S: Final = 10.0
+
+logger = logging.getLogger("millrace")
+T = TypeVar("T")
+Stuck = dict[PartitionId, CannotFailOver]
+
+
+def draw_ids() -> Iterator[FailoverId]:
+    while True:
+        yield FailoverId(1 + secrets.randbelow(2**64 - 1))
+
+
+def surroundings(view: ClusterView, entries: Entries) -> Surroundings:
+    """Nodes that are being emptied, or whose disk is doubtful, serve what they have and get no
+    more."""
+    hosts = [node for node in view.nodes if Role.DOCUMENTS in node.roles]
+    live = frozenset(node.id for node in hosts if node.id in view.live)
+    disabled = {node for node, entry in entries.items() if entry.is_disabled}
+    return Surroundings(live, live - disabled, {node.id: node.location for node in hosts})
+
+
+class _Watched:
+    """One bucket, between rounds."""
+
+    def __init__(self, watch: BucketWatch) -> None:
+        self.watch = watch
+        self.moves: dict[PartitionId, Move] = {}
+        self.resting_until_s: dict[PartitionId, float] = {}
+        self.stuck: Stuck = {}
+
+
+class ClusterKeeping:
+    def __init__(
+        self,
+        directory: ClusterDirectory,
+        runner: ProcedureRunner,
+        patience_ms: int = PATIENCE_MS,
+        replace_after_ms: int = REPLACE_AFTER_MS,
+        draw: Callable[[], Iterator[FailoverId]] = draw_ids,
+    ) -> None:
+        self.moves_done = 0
+        self.moves_undone = 0
+        self._directory = directory
+        self._runner = runner
+        self._patience_ms = patience_ms
+        self._replace_after_ms = replace_after_ms
+        self._ids = draw()
+        self._watched: dict[int, _Watched] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def stuck(self) -> dict[int, Stuck]:
+        """Partitions without a master, and why none can be chosen, by bucket id."""
+        return {id: watched.stuck for id, watched in self._watched.items() if watched.stuck}
+
+    async def look(self, view: ClusterView) -> None:
+        """A round.  Buckets do not wait for each other."""
+        around = surroundings(view, await self._directory.status_entries())
+        records = await self._directory.buckets()
+        for gone in self._watched.keys() - {record.id for record in records}:
+            del self._watched[gone]
+        await asyncio.gather(*(self._look_after(record, around) for record in records))
+
+    async def drop_leftovers(self, view: ClusterView) -> None:
+        """The nodes are asked before the buckets are listed: one that a node has, and the list does
+        not, was deleted.  A number that this repository has not given out is no bucket of its own:
+        it is not the one that the nodes knew, and may be empty for a reason that will be mended."""
+        live = [node.id for node in view.nodes if node.id in view.live]
+        held = await self._run(find_held(live), DROP_TIMEOUT_MS) or {}
+        known = {record.id for record in await self._directory.buckets()}
+        unused = await self._directory.unused_bucket_id()
+        for node, buckets in held.items():
+            for id in sorted(buckets - known):
+                if id < unused:
+                    await self._run(drop_bucket(node, id), DROP_TIMEOUT_MS)
+                else:
+                    _log("bucket.unknown", bucket=id, node=node)
+
+    async def close(self) -> None:
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _look_after(self, record: BucketRecord, around: Surroundings) -> None:
+        watched = self._watched.get(record.id)
+        if watched is None:
+            fresh = BucketWatch(self._patience_ms, self._replace_after_ms)
+            watched = self._watched[record.id] = _Watched(fresh)
+        rebalance, version = await self._directory.read_rebalance(record.name)
+        is_rebalancing = rebalance is not None and rebalance.is_open
+        round = Tending(
+            watched.watch,
+            around,
+            self._ids,
+            int(asyncio.get_running_loop().time() * 1000),
+            lambda: frozenset(watched.moves),
+            is_rebalancing=is_rebalancing,
+        )
+        await self._fail_over(record, round)
+        tended = await self._run(tend(record.name, round), TEND_TIMEOUT_MS)
+        if not isinstance(tended, Tended):
+            detail = tended.detail if isinstance(tended, NotChanged) else "it took too long"
+            _log("bucket.not_tended", bucket=record.name, detail=detail)
+            return
+        self._tell_stuck(record.name, watched, tended.plan.stuck)
+        if rebalance is not None and rebalance.is_open:
+            await self._rebalance(tended.record, watched, around, rebalance, version)
+        else:
+            running = watched.moves.values()
+            wanted = self._rested(watched, tended.plan.moves)
+            self._begin(tended.record, watched, choose_moves(wanted, running, tended.record.seats))
+
+    async def _fail_over(self, record: BucketRecord, usual: Tending) -> None:
+        """What an operator asked for.  The usual round comes after it: that tells masters before of
+        what was decided without them."""
+        request, version = await self._directory.read_failover(record.name)
+        if request is None or not request.is_open:
+            return
+        left = left_of(request, record)
+        round = msgspec.structs.replace(
+            usual,
+            around=leave_out(usual.around, request.without),
+            forced=left if request.is_forced else (),
+        )
+        tended = await self._run(fail_over(record.name, round, left), TEND_TIMEOUT_MS)
+        if isinstance(tended, Tended):
+            record, stuck = tended.record, tended.plan.stuck
+        else:
+            stuck = {}
+        await self._judge_failover(record, request, stuck, version)
+
+    async def _judge_failover(
+        self, record: BucketRecord, request: FailoverRequest, stuck: Stuck, version: int
+    ) -> None:
+        after = judge(request, record, stuck, _now_ms())
+        if after == request:
+            return
+        if await self._directory.replace_failover(record.name, after, version):
+            fields = {"state": after.state.value, "partitions": list(after.partitions)}
+            _log("failover.changed", bucket=record.name, **fields, detail=after.detail)
+
+    def _tell_stuck(self, name: str, watched: _Watched, stuck: Stuck) -> None:
+        for number, why in stuck.items():
+            if watched.stuck.get(number) != why:
+                fields = {"reason": why.reason.value, "detail": why.detail}
+                _log("partition.stuck", bucket=name, partition=number, **fields)
+        watched.stuck = stuck
+
+    async def _rebalance(
+        self,
+        record: BucketRecord,
+        watched: _Watched,
+        around: Surroundings,
+        rebalance: RebalanceRecord,
+        version: int,
+    ) -> None:
+        """The record is written before a move begins, so that what it says is never ahead."""
+        running = watched.moves.values()
+        after, moves = go_on(rebalance, record, around.usable, around.locations, running, _now_ms())
+        if after != rebalance:
+            if not await self._directory.replace_rebalance(record.name, after, version):
+                return  # Somebody stopped it, or asked for another.
+            if after.state is not rebalance.state:
+                fields = {"state": after.state.value, "moves": after.moves}
+                _log("rebalance.changed", bucket=record.name, **fields, detail=after.detail)
+        self._begin(record, watched, self._rested(watched, moves))
+
+    # -- Moves --------------------------------------------------------------------------------
+
+    def _rested(self, watched: _Watched, moves: list[Move]) -> list[Move]:
+        now_s = asyncio.get_running_loop().time()
+        return [each for each in moves if watched.resting_until_s.get(each.partition, 0.0) <= now_s]
+
+    def _begin(self, record: BucketRecord, watched: _Watched, moves: list[Move]) -> None:
+        for each in moves:
+            watched.moves[each.partition] = each  # Keeps I1.
+            task = asyncio.create_task(self._move(record.name, watched, each))
+            self._tasks.add(task)
+            task.add_done_callback(partial(self._move_ended, watched, each))
+
+    async def _move(self, name: str, watched: _Watched, plan: Move) -> None:
+        result = await self._runner.run(move(name, plan), MOVE_TIMEOUT_MS)
+        if isinstance(result, Moved):
+            self.moves_done += 1
+            watched.resting_until_s.pop(plan.partition, None)
+            return
+        self.moves_undone += 1
+        fields = {"partition": plan.partition, "reason": result.reason.value}
+        _log("partition.not_moved", bucket=name, **fields, detail=result.detail)
+        if result.reason is not NotMovedReason.OUTDATED:  # Else the plan was old, not hopeless.
+            now_s = asyncio.get_running_loop().time()
+            watched.resting_until_s[plan.partition] = now_s + REST_S
+            await self._count_failure(name, result)
+
+    async def _count_failure(self, name: str, why: NotMoved) -> None:
+        while True:
+            record, version = await self._directory.read_rebalance(name)
+            if record is None or not record.is_open:
+                return
+            counted = undone_once(record, why.detail, _now_ms())
+            if await self._directory.replace_rebalance(name, counted, version):
+                return
+
+    def _move_ended(self, watched: _Watched, plan: Move, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        watched.moves.pop(plan.partition, None)
+        if not task.cancelled() and task.exception() is not None:
+            _log("partition.not_moved", partition=plan.partition, detail=repr(task.exception()))
+
+    async def _run(self, procedure: Procedure[T], timeout_ms: int) -> T | None:
+        """None if it took too long: the next round will do."""
+        try:
+            return await self._runner.run(procedure, timeout_ms)
+        except DeadlinePassed:
+            return None
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def _log(event: str, **fields: object) -> None:
+    logger.info(event, extra={"fields": fields})

@@ -1,0 +1,203 @@
+"""The nemesis of sequenced logs: their sequencers, nodesets and copies."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from millrace.core.replication import can_replicate
+from millrace.sim.process import Process
+from millrace.sim.schedule import MS, SECOND
+from millrace.sim.sequenced.shape import Trouble
+from millrace.sim.troubles import TroubleNemesis
+from millrace.types import Block, LogId, NodeId
+
+if TYPE_CHECKING:
+    from millrace.sim.node import Node
+    from millrace.sim.world import World
+
+AWAY_US = 1_500 * MS  # Longer than it takes others to begin another epoch.
+COMMITTED_US = 20 * MS  # Longer than most disks need for a commit.
+
+
+class SequencedNemesis(TroubleNemesis[Trouble]):
+    def __init__(self, world: "World", troubles: tuple[Trouble, ...]) -> None:
+        super().__init__(world, "sequenced-nemesis", troubles)
+        self._armed: LogId | None = None
+        self._strikes: dict[Trouble, Callable[[], bool]] = {
+            Trouble.SEQUENCER_KILLED: self._kill_sequencer,
+            Trouble.SEQUENCER_MUTED: self._mute_sequencer,
+            Trouble.SEQUENCER_DESERTED: self._desert_sequencer,
+            Trouble.STRAGGLER: self._leave_straggler,
+            Trouble.RECOVERY_KILLED: self._kill_recovery,
+            Trouble.ACTIVATED: self._activate,
+            Trouble.NODESET_CHANGED: self._change_nodeset,
+            Trouble.SLOW_NODE: self._slow_node,
+            Trouble.COPIES_LOST: self._lose_copies,
+            Trouble.NODE_ADDED: self._add_node,
+            Trouble.NODE_DRAINED: self._drain_node,
+        }
+
+    @property
+    def strikes(self) -> Mapping[Trouble, Callable[[], bool]]:
+        return self._strikes
+
+    @property
+    def trouble_us(self) -> int:
+        return self._world.sequenced.shape.trouble_us
+
+    # -- Sequencers -----------------------------------------------------------------------------
+
+    def _sequencer(self, log: LogId) -> "Node | None":
+        number = self._world.sequenced.ledger.truth(log).record.sequencer
+        node = self._world.node(number) if number else None
+        return node if node is not None and node.is_up else None
+
+    def _any_log(self) -> LogId:
+        return self._rng.choice(self._world.sequenced.log_ids)
+
+    def _kill_sequencer(self) -> bool:
+        """With it some of its connections, and the blocks that are under way on them."""
+        node = self._sequencer(self._any_log())
+        for connection in self._world.network.connections():
+            if connection.ends[0] is node and self._rng.random() < 0.5:
+                self._world.network.reset(connection)
+        return self._kill(node)
+
+    def _leave_straggler(self) -> bool:
+        self._armed = self._any_log()
+        return True
+
+    def stored(self, node: NodeId, block: Block) -> None:
+        """The first copy of a block is on its way to a disk.  If this was waited for, it shall be
+        the only one, and its node away while the epoch is recovered."""
+        if block.log != self._armed or self._is_stopped:
+            return
+        sequencer, holder = self._sequencer(block.log), self._world.node(node)
+        if sequencer is None or sequencer is holder:
+            return
+        self._armed = None
+        self._world.count("trouble.straggler_left")
+        self._world.schedule.after(0, self._cut_off, sequencer)
+        self._world.schedule.after(COMMITTED_US, self._take_away, holder)
+
+    def _take_away(self, node: "Node") -> None:
+        self._kill(node, AWAY_US)
+
+    def _cut_off(self, node: "Node") -> None:
+        for connection in self._world.network.connections():
+            if node in connection.ends:
+                self._world.network.reset(connection)
+        self._kill(node)
+
+    def _kill_recovery(self) -> bool:
+        """One whose earlier epochs are not clean yet."""
+        log = self._any_log()
+        record = self._world.sequenced.ledger.truth(log).record
+        is_recovering = record.clean + 1 < record.epoch
+        return is_recovering and self._kill(self._sequencer(log))
+
+    def _mute_sequencer(self) -> bool:
+        """Some nodes hear nothing of it, so that later blocks are stored and earlier ones are not;
+        then it dies."""
+        node = self._sequencer(self._any_log())
+        if node is None:
+            return False
+        network = self._world.network
+        deaf = [one for one in self._world.nodes if one is not node and self._rng.random() < 0.6]
+        for one in deaf:
+            network.block(node, one)
+
+        def end() -> None:
+            self._cut_off(node)
+            for one in deaf:
+                network.unblock(node, one)
+
+        self._lasts(5 * MS, 100 * MS, end)
+        return True
+
+    def _desert_sequencer(self) -> bool:
+        """Clients and the repository lose it, storage nodes do not: it goes on beside the next."""
+        node = self._sequencer(self._any_log())
+        if node is None:
+            return False
+        others: list[Process] = [self._world.metadata, *self._world.sequenced.writers]
+        others += [one for one in self._world.nodes if one is not node and self._rng.random() < 0.2]
+        return self._desert(node, others)
+
+    def _activate(self) -> bool:
+        """An epoch that nobody sequences: somebody has to begin another."""
+        log = self._any_log()
+        nodeset = self._world.sequenced.ledger.truth(log).record.nodeset
+        self._world.sequenced.registrar.begin_epoch(log, nodeset)
+        self._ask_to_take_over(log)
+        return True
+
+    def _change_nodeset(self) -> bool:
+        log = self._any_log()
+        record = self._world.sequenced.ledger.truth(log).record
+        nodes = [node.node for node in self._world.nodes]
+        size = self._rng.randrange(record.replication.copies, len(nodes) + 1)
+        nodeset = tuple(sorted(self._rng.sample(nodes, size)))
+        locations = self._world.locations
+        if nodeset == record.nodeset or not can_replicate(record.replication, nodeset, locations):
+            return False
+        self._world.sequenced.registrar.begin_epoch(log, nodeset)
+        self._ask_to_take_over(log)
+        return True
+
+    def _ask_to_take_over(self, log: LogId) -> None:
+        node = self._rng.choice(self._world.nodes).node
+        self._world.sequenced.registrar.activate(log, node)
+
+    # -- Nodes ----------------------------------------------------------------------------------
+
+    def _add_node(self) -> bool:
+        known = self._world.sequenced.registered()
+        spares = [node.node for node in self._world.nodes if node.node not in known]
+        if not spares:
+            return False
+        self._world.sequenced.registrar.add_node(self._rng.choice(spares))
+        return True
+
+    def emptied(self, number: NodeId) -> None:
+        """Nobody needs the node any more: mostly it is switched off, for good."""
+        node = self._world.node(number)
+        is_wanted = self._rng.random() < 0.8 and not self._is_stopped
+        if is_wanted and self._world.nemesis.atlas.may_crash(node):
+            self._world.count("trouble.node_removed")
+            node.crash(is_silent=self._rng.random() < 0.5)
+
+    def _drain_node(self) -> bool:
+        sequenced = self._world.sequenced
+        left = sorted({*sequenced.registered()} - sequenced.drained())
+        node = self._rng.choice(left)
+        if self._world.log_ids or not sequenced.can_do_without(node):
+            return False
+        self._world.node(node).trace("is drained")
+        sequenced.registrar.drain(node)
+        return True
+
+    def _lose_copies(self) -> bool:
+        """A whole copyset loses its disks; metadata logs survive, since nothing else would."""
+        world, sequenced = self._world, self._world.sequenced
+        log = self._any_log()
+        truth = sequenced.ledger.truth(log)
+        acked = [block for block in truth.blocks.values() if block.is_acked]
+        if not acked or world.log_ids:
+            return False
+        nodes = sequenced.ledger.survivors(log, self._rng.choice(acked))
+        if not nodes or not self._may_lose(nodes):
+            return False
+        for number in nodes:
+            node = world.node(number)
+            node.crash(is_silent=self._rng.random() < 0.5)
+            node.wipe()
+            self._lasts(MS, 2 * SECOND, lambda node=node: self._start(node))  # type: ignore[misc]
+        return True
+
+    def _may_lose(self, nodes: list[NodeId]) -> bool:
+        sequenced = self._world.sequenced
+        return all(
+            sequenced.keeps_copies(log, truth, nodes)
+            for log, truth in sequenced.ledger.logs.items()
+            if log not in sequenced.log_ids
+        )

@@ -1,0 +1,50 @@
+"""Copies of old epochs move to nodes that the epochs did not have: readers go after them."""
+
+import pytest
+
+from millrace.core.messages import Blocks
+from millrace.core.reading.senders import Sender
+from millrace.core.reading.validation import Misbehaviour, Rules
+from millrace.types import LSN_MAX, AuthoritativeStatus, Lsn, NodeId
+from tests.core.reading.read_cluster import LOG, Cluster, at, block, one_range
+from tests.core.reading.reading_samples import SETTINGS
+
+EMPTY = AuthoritativeStatus.AUTHORITATIVE_EMPTY
+WIDE = one_range([1, 2, 3, 4], 2)
+
+
+def test_a_reader_finds_what_all_nodes_it_knew_have_given_away() -> None:
+    cluster = Cluster(WIDE, at(1), at(11), SETTINGS)
+    cluster.ranges = one_range([1, 2], 2)
+    for offset in range(1, 6):
+        cluster.store(block(at(offset)), [1, 2])
+    cluster.release(at(5))
+    cluster.open()
+    cluster.run(1_000)
+    for offset in range(6, 11):
+        cluster.store(block(at(offset)), [3, 4])
+    cluster.kill(1, 2)
+    cluster.ranges = WIDE
+    cluster.release(at(10))
+    cluster.set_statuses({NodeId(1): EMPTY, NodeId(2): EMPTY})
+    cluster.run(10_000)
+    assert cluster.shown() == [f"{offset}..{offset}" for offset in range(1, 11)]
+    assert cluster.is_finished
+
+
+@pytest.mark.parametrize(
+    ("window_last", "expected"),
+    [
+        pytest.param(at(5), None, id="a window ended in the middle of it"),
+        pytest.param(at(9), Misbehaviour.OUT_OF_ORDER, id="it had passed it"),
+    ],
+)
+def test_a_node_may_send_a_block_that_a_donor_gave_it_when_it_had_come_so_far(
+    window_last: Lsn, expected: Misbehaviour | None
+) -> None:
+    sender = Sender(NodeId(1), SETTINGS)
+    sender.start(1, at(1), 1_000_000, window_last, 0)
+    sender.started(is_incomplete=False, now_ms=0)
+    sender.claimed(at(6))
+    message = Blocks(1, 1, (block(at(4), 5),), at(9))
+    assert Rules(LOG, LSN_MAX, False).check_blocks(sender, message, at(20)) is expected

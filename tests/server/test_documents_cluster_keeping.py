@@ -1,0 +1,258 @@
+"""The keeper's loop for buckets, on a repository in memory and nodes that are played."""
+
+from collections.abc import Awaitable, Callable
+
+from millrace.codec.blocks import junk
+from millrace.core.documents.document import PartitionId
+from millrace.core.documents.failing_over import CannotReason
+from millrace.core.documents.placement import Copies
+from millrace.core.documents.rebalance import RebalanceRecord, RebalanceState
+from millrace.core.messages import Message
+from millrace.core.procedure import ClusterView
+from millrace.core.statuses import drain
+from millrace.errors import NotConnected
+from millrace.meta.directory import ClusterDirectory
+from millrace.meta.memory import MemoryRepository
+from millrace.runtime.procedures import ProcedureRunner
+from millrace.server.documents.cluster_keeping import ClusterKeeping, draw_ids, surroundings
+from millrace.types import NodeId, NodeInfo, Role
+from tests.core.documents.seat_cluster import BUCKET, NAME, SeatCluster, nodes
+from tests.support.clusters import eventually, run
+
+A, B, C, D = nodes(1, 2, 3, 4)
+P0 = PartitionId(0)
+
+
+class Rig:
+    """Nodes answer at once, and their streams go on with every request."""
+
+    def __init__(self, cluster: SeatCluster, replace_after_ms: int) -> None:
+        self.cluster = cluster
+        self.directory = ClusterDirectory(MemoryRepository())
+        self.runner = ProcedureRunner(self._ask, self.directory, junk)
+        self.keeping = self.new_keeper(replace_after_ms)
+
+    def new_keeper(self, replace_after_ms: int = 60_000) -> ClusterKeeping:
+        return ClusterKeeping(self.directory, self.runner, 50, replace_after_ms)
+
+    async def _ask(self, node: NodeId, message: Message, timeout_ms: int) -> Message:
+        held = self.cluster.nodes[node]
+        if not held.is_up:
+            raise NotConnected(f"node {node} is down")
+        self.cluster.replicate()
+        return held.answer(message)
+
+    def view(self) -> ClusterView:
+        live = frozenset(id for id, node in self.cluster.nodes.items() if node.is_live)
+        infos = tuple(
+            NodeInfo(id, f"host:{id}", "", (Role.DOCUMENTS,)) for id in self.cluster.nodes
+        )
+        return ClusterView(infos, live)
+
+    async def round(self) -> None:
+        await self.keeping.look(self.view())
+        record, _ = await self.directory.read_bucket(NAME)
+        if record is not None:
+            self.cluster.record = record
+
+    async def until(self, is_done: Callable[[], bool], what: str) -> None:
+        async def look() -> bool:
+            await self.round()
+            return is_done()
+
+        await eventually(look, what=what, timeout_s=20)
+
+    async def rebalance(self) -> RebalanceRecord:
+        record, _ = await self.directory.read_rebalance(NAME)
+        assert record is not None
+        return record
+
+    async def ask_for(self, *wanted: NodeId) -> None:
+        _, version = await self.directory.read_rebalance(NAME)
+        assert await self.directory.replace_rebalance(NAME, RebalanceRecord(wanted), version)
+
+    async def rebalanced(self, state: RebalanceState) -> RebalanceRecord:
+        async def look() -> RebalanceRecord:
+            await self.round()
+            return await self.rebalance()
+
+        what = f"a rebalance that is {state.value}"
+        return await eventually(look, lambda seen: seen.state is state, what=what, timeout_s=20)
+
+    def masters(self) -> list[NodeId]:
+        return [seat.active for seat in self.cluster.record.seats]
+
+
+def on_a_rig(
+    body: Callable[[Rig], Awaitable[None]],
+    *,
+    partitions: int = 6,
+    node_count: int = 4,
+    replace_after_ms: int = 60_000,
+) -> None:
+    """A bucket on nodes 1 to 3, each partition with a replica, settled, with some documents."""
+
+    async def work() -> None:
+        trio = nodes(1, 2, 3)
+        wanted = [Copies(trio[n % 3], (trio[(n + 1) % 3],)) for n in range(partitions)]
+        cluster = SeatCluster(wanted, node_count=node_count)
+        rig = Rig(cluster, replace_after_ms)
+        assert await rig.directory.replace_bucket(cluster.record, 0)
+        await rig.round()
+        for number in range(partitions):
+            cluster.write(5, number)
+        cluster.replicate()
+        cluster.flush()
+        try:
+            await body(rig)
+        finally:
+            await rig.keeping.close()
+
+    run(work(), 30)
+
+
+def test_a_new_bucket_is_served() -> None:
+    async def body(rig: Rig) -> None:
+        assert all(rig.cluster.serving(number) == [rig.masters()[number]] for number in range(6))
+
+    on_a_rig(body)
+
+
+def test_masters_of_a_dead_node_fail_over_in_one_round() -> None:
+    async def body(rig: Rig) -> None:
+        rig.cluster.nodes[A].stop()
+        await rig.round()
+        for number in range(6):
+            (serving,) = rig.cluster.serving(number)
+            assert serving != A and len(rig.cluster.copy(serving, number).changes) == 5
+
+    on_a_rig(body)
+
+
+def test_a_partition_without_a_master_is_told_about() -> None:
+    async def body(rig: Rig) -> None:
+        rig.cluster.nodes[A].stop()
+        rig.cluster.nodes[B].stop()
+        await rig.round()
+        (stuck,) = rig.keeping.stuck.values()
+        assert stuck[P0].reason is CannotReason.TOO_FEW_ANSWERS
+        rig.cluster.nodes[A].restart(is_clean=True)
+        rig.cluster.nodes[B].restart(is_clean=True)
+        await rig.until(lambda: not rig.keeping.stuck, "a master of every partition")
+
+    on_a_rig(body)
+
+
+def test_lost_replicas_are_made_elsewhere() -> None:
+    async def body(rig: Rig) -> None:
+        rig.cluster.nodes[A].stop()
+
+        def is_whole() -> bool:
+            seats = rig.cluster.record.seats
+            return all(A not in seat.holders and len(seat.replicas) == 1 for seat in seats)
+
+        await rig.until(is_whole, "a replica of every partition on another node")
+        assert rig.keeping.moves_done >= 4 and rig.keeping.moves_undone == 0
+
+    on_a_rig(body, replace_after_ms=20)
+
+
+def test_a_rebalance_to_another_node_and_back() -> None:
+    async def body(rig: Rig) -> None:
+        await rig.ask_for(A, B, C, D)
+        there = await rig.rebalanced(RebalanceState.DONE)
+        assert there.done == there.moves > 0
+        assert {rig.masters().count(node) for node in (A, B, C, D)} <= {1, 2}
+        await rig.ask_for(A, B, C)
+        back = await rig.rebalanced(RebalanceState.DONE)
+        assert back.done == back.moves and D not in rig.masters()
+        await rig.until(lambda: not rig.cluster.nodes[D].copies, "the end of the last copy there")
+        for number, master in enumerate(rig.masters()):
+            assert len(rig.cluster.copy(master, number).changes) == 5
+            assert len(rig.cluster.copy(master, number).log.entries) == 1
+
+    on_a_rig(body)
+
+
+def test_another_keeper_goes_on_with_a_rebalance() -> None:
+    async def body(rig: Rig) -> None:
+        await rig.ask_for(A, B, C, D)
+        await rig.round()
+        await rig.round()
+        await rig.keeping.close()
+        rig.keeping = rig.new_keeper()
+        await rig.rebalanced(RebalanceState.DONE)
+        assert all(not seat.pending for seat in rig.cluster.record.seats)
+
+    on_a_rig(body, partitions=24)
+
+
+def test_a_rebalance_ends_when_one_of_its_nodes_dies() -> None:
+    async def body(rig: Rig) -> None:
+        await rig.ask_for(A, B, C, D)
+        await rig.round()
+        rig.cluster.nodes[D].stop()
+        failed = await rig.rebalanced(RebalanceState.FAILED)
+        assert "nodes 4 do not live" in failed.detail
+        await rig.until(
+            lambda: all(
+                len(rig.cluster.serving(n)) == 1 and not rig.cluster.seat(n).pending
+                for n in range(24)
+            ),
+            "a master everywhere, and nobody pending",
+        )
+
+    on_a_rig(body, partitions=24)
+
+
+def test_a_rebalance_can_be_stopped() -> None:
+    async def body(rig: Rig) -> None:
+        await rig.ask_for(A, B, C, D)
+        await rig.round()
+        record, version = await rig.directory.read_rebalance(NAME)
+        assert record is not None
+        stopped = RebalanceRecord(record.nodes, RebalanceState.STOPPED)
+        assert await rig.directory.replace_rebalance(NAME, stopped, version)
+        await rig.round()
+        assert await rig.rebalance() == stopped
+
+    on_a_rig(body, partitions=24)
+
+
+def test_what_deleted_buckets_left_is_dropped() -> None:
+    async def body(rig: Rig) -> None:
+        await rig.keeping.drop_leftovers(rig.view())
+        assert all(rig.cluster.nodes[node].copies for node in (A, B, C))
+        await rig.directory.remove_bucket(NAME)
+        await rig.keeping.drop_leftovers(rig.view())
+        assert any(node.copies for node in rig.cluster.nodes.values()), "a repository that forgot"
+        while await rig.directory.next_bucket_id() < BUCKET:
+            pass
+        await rig.keeping.drop_leftovers(rig.view())
+        assert not any(node.copies for node in rig.cluster.nodes.values())
+        await rig.keeping.look(rig.view())
+        assert rig.keeping.stuck == {}
+
+    on_a_rig(body)
+
+
+def test_who_gets_copies() -> None:
+    infos = (
+        NodeInfo(A, "host:1", "r.d.c.w.k"),
+        NodeInfo(B, "host:2", roles=(Role.STORAGE,)),
+        NodeInfo(C, "host:3"),
+        NodeInfo(D, "host:4"),
+    )
+    draining = drain(None, "disk", 0)
+    assert draining is not None
+    around = surroundings(ClusterView(infos, frozenset((A, B, D))), {D: draining})
+    assert around.live == {A, D}
+    assert around.usable == {A}
+    assert around.locations[A] == "r.d.c.w.k"
+
+
+def test_ids_are_drawn_and_never_zero() -> None:
+    ids = draw_ids()
+    drawn = {next(ids) for _ in range(1_000)}
+    assert len(drawn) == 1_000
+    assert all(0 < id < 2**64 for id in drawn)
