@@ -6,6 +6,7 @@ import itertools
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -194,17 +195,12 @@ def test_marks_are_renewed_when_their_lease_is_gone(etcd: EtcdCluster) -> None:
 # -- Three members ----------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def shared_three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
-    with EtcdCluster(tmp_path_factory.mktemp("etcd-three"), 3) as cluster:
-        yield cluster
-
-
 @pytest.fixture
-def three(shared_three: EtcdCluster) -> EtcdCluster:
-    """Three members that are up."""
-    shared_three.start_all()
-    return shared_three
+def three(tmp_path: Path) -> Iterator[EtcdCluster]:
+    """For one test alone: up to 3.5.2, members of etcd that are killed under load and start again
+    may number revisions differently from the others (etcd issue 13766)."""
+    with EtcdCluster(tmp_path, 3) as cluster:
+        yield cluster
 
 
 def test_one_member_of_three_may_die_and_two_may_not(three: EtcdCluster) -> None:
