@@ -132,6 +132,8 @@ def test_deleting_tells_what_was_not_there(millrace: Command, bucket: str) -> No
     assert millrace("kv", "set", bucket, "dan", "x").code == 0
     told = millrace("kv", "delete", bucket, "dan", "nobody", "--format", "json")
     assert told.json == {"deleted": ["dan"], "missing": ["nobody"]}
+    told = millrace("kv", "delete", bucket, "\udcff", "--format", "json")
+    assert told.json == {"deleted": [], "missing": [{"key_base64": "/w=="}]}
 
 
 def test_touching(millrace: Command, bucket: str) -> None:

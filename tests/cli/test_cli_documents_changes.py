@@ -90,6 +90,16 @@ def test_it_goes_on_where_it_ended(millrace: Command, bucket: str, tmp_path: Pat
     assert millrace("kv", "delete", bucket, "late").code == 0
 
 
+def test_and_within_a_batch(millrace: Command, bucket: str, tmp_path: Path) -> None:
+    place = ("--state", str(tmp_path / "place"), "--format", "json")
+    told: list[tuple[int, int]] = []
+    for limit in (("--from-start", "-n", "2"), ("-n", "3"), ("--to-now",)):
+        ran = millrace("changes", "tail", bucket, *limit, *place)
+        told += [(each["partition"], each["seq"]) for each in ran.json]
+    whole = millrace("changes", "tail", bucket, "--to-now", "--format", "json").json
+    assert sorted(told) == sorted((each["partition"], each["seq"]) for each in whole)
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

@@ -165,6 +165,14 @@ def test_values_of_the_command_line(millrace: Command, log: str) -> None:
     assert (last["key"], last["headers"]) == (None, [])
 
 
+def test_many_lines_with_a_header_whose_name_is_no_ascii(millrace: Command, log: str) -> None:
+    """Names are counted as they are stored: what was meant to be one block is one."""
+    lines = b"\n".join(b"%099d" % number for number in range(20_000))
+    ran = millrace("log", "append", log, "--header", "größe=1", "--format", "json", stdin=lines)
+    assert ran.code == 0, ran.err
+    assert ran.json["records"] == 20_000
+
+
 def test_lines_of_stdin(millrace: Command, log: str) -> None:
     text = b"first\n\n\xff binary\nno line end"
     ran = millrace("log", "append", log, "--format", "json", stdin=text)

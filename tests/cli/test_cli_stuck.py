@@ -15,6 +15,7 @@ BLOCKS = 40  # Of so many copysets some leave out any one node.
 @pytest.fixture
 def four(alone: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
     """One node more than a block has copies; the command line `alone` finds it."""
+    monkeypatch.setattr("millrace.client.sequenced_path.END_TIMEOUT_MS", 2_000)
     folder = tmp_path / "four"
     with LocalCluster.create(folder, 4, keeper=QUICK_KEEPER, lease_ttl_ms=5_000) as cluster:
         cluster.start()
@@ -72,3 +73,22 @@ def test_a_node_that_was_just_killed_is_given_up_when_its_lease_has_run_out(
         lambda: alone("cluster", "mark-unrecoverable", "3", "--yes"),
         lambda ran: ran.code == 0,
     )
+
+
+def test_a_log_whose_end_is_not_known_is_not_called_sound(
+    alone: Command, four: LocalCluster
+) -> None:
+    """Its sequencer died, and two nodes are too few for a new one to recover what it left."""
+    names = [f"log-{number}" for number in range(8)]
+    sequencers = {}
+    for name in names:
+        assert alone("log", "create", name, "--copies", "3").code == 0
+        assert alone("log", "append", name, "record").code == 0
+        told = alone("log", "info", name, "--format", "json").json
+        sequencers[name] = told["record"]["sequencer"]
+    orphan = next(name for name in names if sequencers[name] in (3, 4))
+    four.kill(3)
+    four.kill(4)
+    verified = alone("log", "verify", orphan)
+    assert verified.code == 1
+    assert verified.out.startswith(f"end_unknown: log {orphan}: "), verified.out

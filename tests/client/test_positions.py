@@ -41,6 +41,12 @@ def test_what_is_no_position(written: Position) -> None:
         parse(written)
 
 
+@pytest.mark.parametrize("written", ["@1724230000000000000", "@yesterday"])
+def test_what_is_no_time(written: str) -> None:
+    with pytest.raises(UsageError, match="not a time"):
+        parse(written)
+
+
 @given(st.integers(1, EPOCH_MAX), st.integers(0, OFFSET_MAX))
 def test_what_is_shown_can_be_given_back(epoch: int, offset: int) -> None:
     lsn = lsn_of(Epoch(epoch), offset)

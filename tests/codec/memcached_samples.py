@@ -71,7 +71,7 @@ MESSAGES: tuple[ConsumerRequest | ConsumerNotice, ...] = (
     Barrier("after lunch"),
     BufferAck(4096),
     SeqAck(PARTITION, ID, Seq(8), Seq(5)),
-    Fetch(PARTITION, ID, (b"a", b"bb", b""), Seq(7)),
+    Fetch(PARTITION, ID, (b"a", b"bb", b"ccc"), Seq(7)),
     Fetch(PARTITION, ID, (), Seq(0)),
     Repair(PARTITION, ID, Seq(3), DOCUMENTS),
 )

@@ -32,7 +32,7 @@ REVISION = st.builds(Revision, KEYS, st.none(), U64.map(Cas), U32, U32) | st.bui
 )
 DOCUMENT = st.builds(
     Document,
-    key=st.binary(max_size=20),
+    key=KEYS,
     value=st.binary(max_size=40),
     seq=st.integers(0, 2**63 - 1).map(Seq),
     cas=U64.map(Cas),
@@ -78,7 +78,7 @@ def test_kinds_are_those_of_the_enum() -> None:
 
 
 @EXAMPLES
-@given(st.lists(st.binary(max_size=20), max_size=20))
+@given(st.lists(KEYS, max_size=20))
 def test_keys_arrive_as_they_were(keys: list[bytes]) -> None:
     assert decode_keys(encode_keys(keys)) == keys
 
@@ -183,6 +183,10 @@ def test_a_key_among_many_is_as_long_as_one_alone_may_be(key: bytes) -> None:
     body = multi.encode_multi_get(multi.MultiGet([1, 2], [b"good", key]))
     with pytest.raises(ProtocolError, match="a key is empty, or longer"):
         multi.decode_multi_get(body)
+    with pytest.raises(ProtocolError, match="a key is empty, or longer"):
+        decode_keys(encode_keys([b"good", key]))
+    with pytest.raises(ProtocolError, match="a key is empty, or longer"):
+        decode_documents(encode_documents([Document(key, b"v", Seq(1), Cas(1))]))
 
 
 def changed(at: int, new: bytes) -> bytes:

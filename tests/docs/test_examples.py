@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.printed import printed_session, typed
-from tests.support.spark import QUICK_JAVA, driver_env
+from tests.support.spark import QUICK_JAVA, user_env
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -21,7 +21,7 @@ CLEANING_TIMEOUT_S = 60
 @pytest.fixture
 def env() -> dict[str, str]:
     programs = str(Path(sys.executable).parent)
-    given = {name: value for name, value in driver_env().items() if "MILLRACE" not in name}
+    given = {name: value for name, value in user_env().items() if "MILLRACE" not in name}
     return given | {
         "PATH": programs + os.pathsep + given["PATH"],
         "JDK_JAVA_OPTIONS": QUICK_JAVA,

@@ -10,7 +10,7 @@ import pytest
 
 from millrace.local import LocalCluster
 from tests.docs.printed import is_as_printed, lines
-from tests.support.spark import QUICK_JAVA, driver_env
+from tests.support.spark import QUICK_JAVA, user_env
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -43,7 +43,7 @@ def test_the_python_blocks_print_what_the_page_says(
     done = subprocess.run(
         [sys.executable, str(program)],
         cwd=tmp_path,
-        env=driver_env(JDK_JAVA_OPTIONS=QUICK_JAVA),
+        env=user_env(JDK_JAVA_OPTIONS=QUICK_JAVA),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

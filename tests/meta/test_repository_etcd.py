@@ -34,8 +34,6 @@ async def opened(
 
 
 class TestEtcdRepository(RepositorySuite):
-    lease_ttl_ms = 1_000  # The shortest that etcd has.
-
     @pytest.fixture(autouse=True)
     def endpoints(self, etcd: EtcdCluster) -> None:
         self.cluster = etcd

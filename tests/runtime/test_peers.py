@@ -7,7 +7,7 @@ import pytest
 
 from loopback import HELLO, Recorder, echo, pair, question, run
 from millrace.codec import frames
-from millrace.core.messages import Hello, Message, Peeked
+from millrace.core.messages import Hello, Message, MetaChanged, Peeked
 from millrace.errors import ConnectionLost, NoNodeReachable, NotConnected, Unavailable, WrongPeer
 from millrace.runtime.links import Links
 from millrace.runtime.peers import BACKOFF_FIRST_MS, Peers
@@ -194,5 +194,30 @@ def test_who_learns_its_cluster_leaves_the_others() -> None:
         await late.close()
         await here.close()
         await there.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize("asks_at_once", [False, True], ids=["left alone", "asked at once"])
+def test_a_listener_hears_once_that_its_connection_ended(asks_at_once: bool) -> None:
+    """Also if somebody dials the address again before the end is known."""
+
+    async def body() -> None:
+        server = Recorder()
+        listener = await listen("127.0.0.1", 0, HELLO, server)
+        links, address = Links(HELLO), listener.address
+        heard: list[MetaChanged | None] = []
+        links.open_stream(address, heard.append)
+        assert await links.ask(address, echo(1), 2_000) == Peeked(1)
+        session = links._peers.open_session(address)
+        assert session is not None
+        session.close()
+        if asks_at_once:
+            assert await links.ask(address, echo(2), 2_000) == Peeked(2)
+        await session.wait_closed()
+        heard_before_closing = list(heard)
+        await links.close()
+        await listener.close()
+        assert heard_before_closing == heard == [None]
 
     run(body)

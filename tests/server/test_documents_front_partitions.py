@@ -61,6 +61,18 @@ def test_a_congested_node_refuses_changes_alone(client: WireClient, host: Memory
     assert client.ask(Opcode.GET, b"k").value == b"v"
 
 
+def test_a_node_whose_disk_is_full_lets_what_makes_room_through(
+    client: WireClient, host: MemoryHost
+) -> None:
+    """Whoever followed the advice to delete documents was told to try again later, for ever."""
+    client.ask(Opcode.SET, b"k", b"v", NO_EXPIRY)
+    host.is_congested = host.operations.is_disk_full = True
+    assert client.ask(Opcode.SET, b"k", b"w", NO_EXPIRY).status == Status.TEMPORARY_FAILURE
+    assert client.ask(Opcode.APPEND, b"k", b"w").status == Status.TEMPORARY_FAILURE
+    assert client.ask(Opcode.DELETE, b"k").status == Status.SUCCESS
+    assert client.ask(Opcode.GET, b"k").status == Status.NOT_FOUND
+
+
 def test_a_node_that_is_not_serving_answers_nothing(client: WireClient, host: MemoryHost) -> None:
     client.ask(Opcode.SET, b"k", b"v", NO_EXPIRY)
     host.is_serving = False

@@ -13,10 +13,12 @@ from millrace.codec.memcached.revisions import (
     decode_revisions_read,
     encode_revisions,
 )
-from millrace.core.documents.document import Cas
+from millrace.core.documents.document import Cas, Document
 from millrace.core.documents.map import partition_of
 from millrace.core.documents.revisions import Revision
 from millrace.core.documents.waits import WaitOutcome
+from millrace.limits import MIB
+from millrace.server.documents.carrying_out import ANSWER_BYTES_MAX
 from tests.support.document_backend import (
     FAILOVER_ID,
     PARTITIONS,
@@ -206,3 +208,32 @@ def test_an_offer_whose_history_ends_is_ambiguous(client: WireClient, host: Memo
     offer = body([Revision(K, b"v", Cas(50)), Revision(K, b"old", Cas(49))])
     answer = client.ask(Opcode.WRITE_REVISIONS, value=offer, durability=MAJORITY)
     assert set(written(answer)) == {Status.SYNC_WRITE_AMBIGUOUS}
+
+
+def test_what_is_too_much_for_one_answer_is_not_read_beyond_that(
+    served: ServedDocuments, client: WireClient, host: MemoryHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4,096 documents of a megabyte were four gigabytes, in one step of the loop."""
+    keys = [b"%d" % at for at in range(4_096)]
+    places = [partition_of(key, PARTITIONS) for key in keys]
+    value = bytes(MIB)
+
+    def store() -> None:
+        for place, key in zip(places, keys, strict=True):
+            partition = host.active(place)
+            assert partition is not None
+            partition.store(key, value, 0, 0, host.now_us())
+        host.evict_everything()
+
+    served.call(store)
+    loaded: list[bytes] = []
+    load = host._load
+
+    def counted(document: Document) -> Document:
+        loaded.append(document.key)
+        return load(document)
+
+    monkeypatch.setattr(host.operations, "_load", counted)
+    asked = encode_multi_get(MultiGet(places, keys))
+    assert client.ask(Opcode.READ_REVISIONS, value=asked).status == Status.TOO_LARGE
+    assert len(loaded) <= ANSWER_BYTES_MAX // MIB + 1

@@ -14,6 +14,7 @@ from millrace.core.messages.documents import (
     PartitionOrder,
     PartitionsSet,
 )
+from millrace.store.contract import StoreFailed
 from tests.support.partition_nodes import (
     BUCKET,
     CAFE,
@@ -119,21 +120,55 @@ def test_nobody_is_served_without_a_lease() -> None:
     _, node = alone()
     node.lead()
     assert node.bucket.is_serving
-    node.around.has_lease = False
+    node.around.lease = 0
     assert not node.bucket.is_serving
 
 
-def test_a_failing_disk_keeps_an_order_unanswered_until_it_works_again() -> None:
+def test_a_master_with_another_lease_serves_when_it_was_told_again() -> None:
+    """While it had none, somebody else may have become the master."""
+    _, node = alone()
+    node.lead()
+    node.around.lease = 2
+    assert node.bucket.active(NUMBER) is None
+    (told,) = node.bucket.describe().partitions
+    assert told.is_ordered and not told.is_confirmed
+    node.lead()
+    assert node.bucket.active(NUMBER) is node.partition
+    (told,) = node.bucket.describe().partitions
+    assert told.is_confirmed
+
+
+def test_a_failing_disk_keeps_an_order_unanswered_until_it_works_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world, node = alone()
     node.lead()
-    node.disk.capacity_bytes = 0
+    failure = StoreFailed(Refusal.UNAVAILABLE, "the disk does not answer")
+    monkeypatch.setattr(node.disk, "write", lambda batches: failure)
     node.put(b"k")
     answers = node.order(PartitionOrder(NUMBER, ACTIVE, 2, CAFE))
     world.pass_ms(2_000)
     assert not answers
-    node.disk.capacity_bytes = 1 << 30
+    monkeypatch.undo()
     world.until(lambda: bool(answers))
     only(answers, PartitionsSet)
+
+
+def test_a_full_disk_keeps_no_order_from_being_carried_out() -> None:
+    """A master that was told of a new replica served nobody any more, not even reads."""
+    world, node = alone()
+    node.lead()
+    node.disk.capacity_bytes = 0
+    node.put(b"k")
+    answers = node.order(PartitionOrder(NUMBER, ACTIVE, 2, CAFE, replicas=(TWO,)))
+    assert node.bucket.active(NUMBER) is None
+    world.until(lambda: bool(answers), within_ms=1_000)
+    only(answers, PartitionsSet)
+    assert node.bucket.active(NUMBER) is node.partition
+    assert node.disk.partitions[BUCKET, NUMBER].row.term == 2
+    node.crash()
+    node.start()
+    assert (node.partition.term, node.partition.high) == (2, 0)
 
 
 def test_who_must_undo_is_not_promoted() -> None:

@@ -16,13 +16,14 @@ from millrace.core.documents.operations import (
     Outcome,
     Verb,
 )
-from millrace.core.messages import Message
+from millrace.core.messages import Message, Refusal
 from millrace.core.messages.documents import CarriedOut, CarryOut
 from millrace.errors import ConnectionLost, NotConnected
 from millrace.server.documents.carrying_out import carry_out
 from millrace.server.partitions import upkeep, warming
 from millrace.server.partitions.front import BucketFront
 from millrace.server.partitions.upkeep import Upkeep
+from millrace.store.contract import StoreFailed
 from millrace.types import NodeId
 from tests.support.partition_nodes import (
     BUCKET,
@@ -106,7 +107,7 @@ def test_a_replica_lets_nothing_expire_itself() -> None:
 def test_a_master_without_a_lease_lets_nothing_expire() -> None:
     world, master, _ = two_nodes()
     master.put(b"short", expiry_s=NOW_S + 1)
-    master.around.has_lease = False
+    master.around.lease = 0
     world.pass_ms(5_000)
     rounds(world, upkeep_of(master))
     assert set(master.values()) == {b"short"}
@@ -227,6 +228,45 @@ def test_changes_are_refused_while_the_disk_fails_and_reads_are_not() -> None:
     world.pass_ms(1_000)
     rounds(world, looking, 1)
     assert done(front, Command(Verb.SET, b"k", b"w")) != TEMPORARY_FAILURE
+
+
+def test_a_full_disk_lets_deletions_through_and_they_bring_the_node_back() -> None:
+    world = World()
+    node = Node(world, ONE)
+    node.lead()
+    node.disk.capacity_bytes = 30_000
+    front = front_of(node)
+    looking = upkeep_of(node, front)
+    for key in (b"first", b"second"):
+        done(front, Command(Verb.SET, key, bytes(10_000)))
+        world.pass_ms(100)
+    done(front, Command(Verb.SET, b"third", bytes(10_000)))
+    world.pass_ms(100)
+    rounds(world, looking, 1)
+    assert front.is_congested
+    assert done(front, Command(Verb.SET, b"fourth", b"v")) == TEMPORARY_FAILURE
+    assert done(front, Command(Verb.DELETE, b"first")).status is OperationStatus.OK
+    world.pass_ms(1_000)
+    rounds(world, looking, 1)
+    assert not front.is_congested
+    assert set(node.on_disk) == {b"first", b"second", b"third"}
+    assert node.partition.persisted == 4
+    assert done(front, Command(Verb.SET, b"fourth", b"v")) != TEMPORARY_FAILURE
+
+
+def test_a_disk_that_fails_otherwise_lets_no_deletions_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    node = Node(world, ONE)
+    node.lead()
+    front = front_of(node)
+    done(front, Command(Verb.SET, b"k", b"v"))
+    failure = StoreFailed(Refusal.UNAVAILABLE, "the disk does not answer")
+    monkeypatch.setattr(node.disk, "write", lambda batches: failure)
+    world.pass_ms(100)
+    rounds(world, upkeep_of(node, front), 1)
+    assert done(front, Command(Verb.DELETE, b"k")) == TEMPORARY_FAILURE
 
 
 def test_changes_are_refused_while_too_much_is_not_on_disk(

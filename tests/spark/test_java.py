@@ -118,6 +118,16 @@ def test_the_wheel_runs_through_a_shim_that_passes_everything_else_on(
     assert re.search(r"said = two  words$", done.stderr, re.M)
 
 
+def test_who_is_started_with_a_shim_for_its_java_takes_it_again(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    """As drivers are that a driver starts."""
+    wheel = make_java(tmp_path / "wheel", "21", has_vector=False)
+    home = java_home(environ, wheel)
+    assert home != tmp_path / "wheel"
+    assert java_home({**environ, "JAVA_HOME": str(home)}, None) == home
+
+
 def test_a_java_with_all_modules_needs_no_shim(tmp_path: Path, environ: dict[str, str]) -> None:
     assert java_home(environ, make_java(tmp_path / "wheel", "21")) == tmp_path / "wheel"
     assert not (tmp_path / ".cache").exists()

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.support.spark import QUICK_JAVA, StandaloneCluster, run_driver
+from tests.support.spark import StandaloneCluster, run_driver
 
 # A barrier runs its tasks at the same time or not at all, and a worker has one core.
 BOTH_WORKERS = """
@@ -11,10 +11,7 @@ from pyspark import BarrierTaskContext
 import millrace.spark
 from tests.support.spark import wait_for_executors
 
-spark = millrace.spark.session(
-    master=sys.argv[1], spark_executor_memory="512m",
-    spark_executor_extraJavaOptions=sys.argv[2], spark_driver_extraJavaOptions=sys.argv[2],
-)
+spark = millrace.spark.session(master=sys.argv[1], spark_executor_memory="512m")
 wait_for_executors(spark, 2)
 
 def work(numbers):
@@ -27,7 +24,7 @@ print(json.dumps(tasks))
 
 
 def test_a_job_runs_on_both_workers(standalone: StandaloneCluster) -> None:
-    said = run_driver(BOTH_WORKERS, standalone.master, QUICK_JAVA)
+    said = run_driver(BOTH_WORKERS, standalone.master)
     (first, told), (second, same) = json.loads(said)
     assert first + second == sum(range(100))
     assert told == same and len(set(told)) == 2

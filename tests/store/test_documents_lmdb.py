@@ -112,6 +112,22 @@ def test_a_write_that_fails_takes_along_only_what_rests_on_it(rig: LmdbDocumentR
     assert names(scanned(rig, OTHER)) == [("gate", 1), ("d", 4)]
 
 
+def test_a_key_that_cannot_be_filed_fails_its_own_write_alone(rig: LmdbDocumentRig) -> None:
+    """One of 600 bytes ended the store until a restart, for all buckets."""
+    gate, answers = Gate(), list[StoreFailed | None]()
+    for one in (
+        PartitionBatch(BUCKET, OTHER, row_at(1), gate),
+        batch(doc("k" * 600, 1)),
+        batch(doc("a", 1), partition=THIRD),
+    ):
+        rig.store.write([one], answers.append)
+    gate.open()
+    rig.run_until(lambda: len(answers) == 3)
+    assert [failure is None for failure in answers] == [True, False, True]
+    assert rig.store.failure is None
+    assert write(rig, batch(doc("a", 1))) is None
+
+
 def test_an_unforeseen_error_ends_writing_and_everybody_is_told(rig: LmdbDocumentRig) -> None:
     write(rig, batch(doc("a", 1)))
     failures = [

@@ -6,9 +6,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from millrace.codec.blocks import junk
 from millrace.core.messages import Refusal, Standing
 from millrace.limits import KIB, MIB
+from millrace.store import room
+from millrace.store.room import Room
 from millrace.types import Ack, EntryKind, Lsn
 from tests.conformance.store_suite import LOG, MEMBER, OTHER, PLACEMENT, held, known, make_block
 from tests.store.rig import REPOSITORY, LmdbRig
@@ -110,3 +114,75 @@ def test_a_full_store_still_takes_junk(open_rig: OpenRig) -> None:
     rig.store.trim(LOG, Lsn(first))
     assert rig.settle() is None
     rig.run_until(lambda: not rig.store.usage().is_full)
+
+
+class FilledDisk:
+    """A file system on which others leave so much room."""
+
+    f_frsize = 1
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.free_bytes = 0
+        self._allocate = Room._allocate
+        monkeypatch.setattr(room.os, "fstatvfs", lambda file: self)
+        monkeypatch.setattr(Room, "_allocate", lambda asking, end: self._give(asking, end))
+        monkeypatch.setattr(room, "LOOK_AGE_MAX_S", 0.0)
+
+    @property
+    def f_bavail(self) -> int:
+        return self.free_bytes
+
+    def _give(self, asking: Room, end: int) -> bool:
+        taken_bytes = end - asking.allocated_bytes
+        if taken_bytes > self.free_bytes:
+            return False
+        self.free_bytes -= taken_bytes
+        return self._allocate(asking, end)
+
+
+@pytest.fixture
+def filled_disk(monkeypatch: pytest.MonkeyPatch) -> FilledDisk:
+    return FilledDisk(monkeypatch)
+
+
+def put_until_full(rig: LmdbRig) -> int:
+    first = 1
+    while True:
+        rig.store.put(make_block(first, size=300 * KIB), PLACEMENT, Ack.DISK)
+        failure = rig.settle()
+        if failure is not None:
+            assert failure.reason is Refusal.DISK_FULL
+            return first
+        first += 1
+
+
+def test_room_that_others_make_on_the_disk_ends_the_refusal(
+    open_rig: OpenRig, filled_disk: FilledDisk
+) -> None:
+    """All data is turned away while the store is full: no write would find out."""
+    rig = open_rig(256 * MIB)
+    filled_disk.free_bytes = 24 * MIB
+    first = put_until_full(rig)
+    assert rig.store.usage().is_full
+    filled_disk.free_bytes += 100 * KIB  # Not enough for what was refused.
+    assert rig.store.usage().is_full
+    filled_disk.free_bytes += 64 * MIB
+    assert not rig.store.usage().is_full
+    rig.store.put(make_block(first, size=300 * KIB), PLACEMENT, Ack.DISK)
+    assert rig.settle() is None
+    assert not rig.store.usage().is_full
+
+
+@pytest.mark.parametrize(("size", "is_full"), [(300 * KIB, False), (10, True)])
+def test_as_much_as_was_refused_ends_the_refusal_when_it_is_stored(
+    open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch, size: int, is_full: bool
+) -> None:
+    """The file system does not say why it refused, nor that it would not any more: a quota."""
+    rig = open_rig(64 * MIB)
+    with monkeypatch.context() as patch:
+        patch.setattr(Room, "_allocate", lambda asking, end: False)
+        first = put_until_full(rig)
+    assert rig.store.usage().is_full
+    rig.store.put(make_block(first, size=size), PLACEMENT, Ack.DISK)
+    assert rig.settle() is None
+    assert rig.store.usage().is_full is is_full

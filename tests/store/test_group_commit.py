@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from millrace.core.messages import Refusal
+from millrace.core.messages import Refusal, Standing
 from millrace.limits import COMMIT_BYTES_MAX, COMMIT_WAIT_BYTES, MIB, RECLAIM_BLOCKS_MAX
 from millrace.store.changes import Writing
 from millrace.store.contract import StoreFailed
@@ -50,6 +50,33 @@ def test_a_memory_barrier_does_not_wait_for_the_disk(open_rig: OpenRig) -> None:
     rig.run_until(lambda: rig.store.unsynced_bytes == 0)  # They become durable by themselves.
     rig.crash()
     assert held(rig.store) == list(range(1, 40))
+
+
+def test_blocks_become_durable_behind_a_memory_barrier_that_had_nothing_to_tell(
+    open_rig: OpenRig,
+) -> None:
+    """Also when the thread was asleep at the barrier: it may be after any of a few rounds."""
+    rig = open_rig(256 * MIB)
+    rig.store.put(make_block(1), PLACEMENT, Ack.MEMORY)
+    for first in range(2, 7):
+        assert rig.settle() is None
+        assert rig.settle(Ack.MEMORY) is None
+        rig.store.put(make_block(first), PLACEMENT, Ack.MEMORY)
+        rig.run_until(lambda: rig.store.unsynced_bytes == 0)
+    rig.crash()
+    assert held(rig.store) == list(range(1, 7))
+
+
+def test_a_failure_behind_an_answered_barrier_is_told_to_no_later_one(open_rig: OpenRig) -> None:
+    """The barrier comes when the commit of its block has failed already."""
+    rig = open_rig(16 * MIB)
+    rig.store.put(make_block(1), PLACEMENT, Ack.MEMORY)
+    rig.settle()
+    rig.store.put(make_block(2, size=15 * MIB), PLACEMENT, Ack.MEMORY)
+    rig.run_until(lambda: rig.store.unsynced_bytes == 0)
+    assert rig.settle(Ack.MEMORY) is None
+    rig.store.put(make_block(2), PLACEMENT, Ack.DISK)
+    assert rig.settle() is None
 
 
 def test_a_memory_barrier_waits_for_what_was_put_for_the_disk(open_rig: OpenRig) -> None:
@@ -163,6 +190,41 @@ def test_a_failed_disk_ends_all_writing(open_rig: OpenRig) -> None:
     assert held(rig.store) == [1, 2, 3, 4, 5]
     rig.store.put(make_block(6), PLACEMENT, Ack.DISK)
     assert rig.settle() is None
+
+
+@pytest.mark.parametrize("is_readable", [True, False], ids=["readable", "unreadable"])
+def test_a_failed_disk_is_told_of_logs_whose_acknowledged_blocks_it_lost(
+    open_rig: OpenRig, is_readable: bool
+) -> None:
+    rig = open_rig(64 * MIB)
+    rig.store.set_fence(LOG, MEMBER)
+    rig.store.put(make_block(1), PLACEMENT, Ack.MEMORY)
+    rig.settle()
+    with rig.failing_writes("/dev/null", only_meta=not is_readable):
+        rig.store.put(make_block(2), PLACEMENT, Ack.MEMORY)
+        assert rig.settle(Ack.MEMORY) is None
+        rig.run_until(lambda: rig.store.failure is not None and rig.store.unsynced_bytes == 0)
+    assert rig.dirty == [LOG]
+    if is_readable:
+        assert known(rig.store).fence.standing is Standing.DIRTY
+        assert held(rig.store) == [1]
+    else:
+        assert rig.store.state(LOG) is None
+
+
+def test_a_failed_disk_is_told_before_any_barrier(open_rig: OpenRig) -> None:
+    rig = open_rig(64 * MIB)
+    rig.store.put(make_block(1), PLACEMENT, Ack.DISK)
+    rig.store.put(make_block(1, log=OTHER), PLACEMENT, Ack.DISK)
+    rig.settle()
+    told: list[list[LogId]] = []
+    with rig.failing_writes("/dev/null"):
+        rig.store.put(make_block(2), PLACEMENT, Ack.DISK)
+        rig.store.barrier(Ack.DISK, lambda failure: told.append(list(rig.dirty)))
+        rig.run_until(lambda: bool(told))
+    assert told == [sorted([LOG, OTHER])]
+    rig.settle()
+    assert rig.dirty == told[0]  # Once.
 
 
 def test_any_error_of_the_commit_thread_ends_all_writing(

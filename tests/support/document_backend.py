@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -56,6 +56,7 @@ class MemoryHost:
         self.is_everything_safe = True
         self.wait_outcome = WaitOutcome.OK
         self.conditions: list[Durability] = []  # Of the waits that ended at once.
+        self.timeouts_ms: list[int] = []  # Of all waits.
         self.now_offset_us = 0  # Tests let time pass with it.
         self.waits: list[tuple[MutationToken, Durability, asyncio.Future[WaitOutcome]]] = []
         self.others: list[MemoryHost] = []
@@ -91,14 +92,26 @@ class MemoryHost:
                 return outcome if isinstance(outcome, Outcome) else await outcome
         return TEMPORARY_FAILURE
 
-    async def flush_elsewhere(self) -> bool:
-        return all([await flush(other) for other in self.others])
+    @property
+    def numbers(self) -> Collection[PartitionId]:
+        return [PartitionId(number) for number in range(PARTITIONS)]
+
+    def named_here(self) -> set[PartitionId]:
+        return set(self._partitions)
+
+    async def reload_map(self) -> None:
+        """It never changes."""
+
+    async def flush_elsewhere(self, numbers: Collection[PartitionId]) -> set[PartitionId]:
+        flushed = [other for other in self.others if await flush(other)]
+        return {number for other in flushed for number in other.named_here()}
 
     def wait(
         self, number: PartitionId, token: MutationToken, condition: Durability, timeout_ms: int
     ) -> asyncio.Future[WaitOutcome]:
         future: asyncio.Future[WaitOutcome] = asyncio.get_running_loop().create_future()
         partition = self._partitions[number]
+        self.timeouts_ms.append(timeout_ms)
         if token.id != partition.log.newest:
             future.set_result(WaitOutcome.WRONG_ID)
         elif self.is_everything_safe:

@@ -100,7 +100,7 @@ class World:
 class VirtualAround:
     def __init__(self, world: World, node: "Node") -> None:
         self.node = node.id
-        self.has_lease = True
+        self.lease = 1
         self._world = world
         self._node = node
         self._life = node.life  # Timers of an earlier life of the process do not ring.

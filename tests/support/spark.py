@@ -7,6 +7,8 @@ standard input, and so does each daemon of a cluster (`WATCHED`).
 import atexit
 import contextlib
 import functools
+import hashlib
+import inspect
 import json
 import os
 import shutil
@@ -24,8 +26,10 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import millrace.spark
+from millrace.spark import java, launch, shims
 from millrace.spark.launch import launch_environment
 from tests.support.clusters import soon
+from tests.support.java_archive import archive_environment, archive_options
 
 ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 60.0
@@ -38,7 +42,6 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # What a driver in this process asks of a standalone cluster; tasks find the functions of tests.
 WORKERS = {
     "spark.executor.memory": "640m",
-    "spark.executor.extraJavaOptions": QUICK_JAVA,
     "spark.executorEnv.PYTHONPATH": str(ROOT),
     "spark.sql.shuffle.partitions": "2",
 }
@@ -47,11 +50,40 @@ WATCHED = ("sh", "-c", '"$@" & cat > /dev/null; kill -9 0', "sh")
 
 
 @functools.cache
-def _cache() -> str:
-    """Where shims are made; short, because the paths of sockets are."""
-    folder = tempfile.mkdtemp(prefix="spark-cache-")
+def _cache() -> Path:
+    """Where shims and the archive of classes are kept: beside the packages they were made from.
+    Another source of the shims gets another folder, so that none is older than what is tested."""
+    sources = "".join(inspect.getsource(module) for module in (java, launch, shims))
+    digest = hashlib.sha256(sources.encode()).hexdigest()[:16]
+    folder = Path(sys.prefix, f"spark-archive-{digest}")
+    if sys.prefix != sys.base_prefix:
+        with contextlib.suppress(OSError):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            return folder
+    folder = Path(tempfile.mkdtemp(prefix="spark-cache-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+@functools.cache
+def java_options() -> str:
+    """For every Java of the tests whose environment is that of `driver_env`."""
+    env = user_env()
+    more = archive_options(env, QUICK_JAVA, _cache())
+    if more is None:
+        return QUICK_JAVA
+    log_settings = Path(env["SPARK_HOME"], "conf", "log4j2.properties")
+    if log_settings.exists():
+        more += f" -Dlog4j2.configurationFile={log_settings.as_uri()}"
+    return f"{QUICK_JAVA} {more}"
+
+
+def _quick_env() -> dict[str, str]:
+    """What Spark reads itself, so drivers need no settings for a quick start."""
+    options = java_options()
+    executors = f"-Dspark.executor.defaultJavaOptions={options}"
+    env = {"XDG_CACHE_HOME": str(_cache()), "SPARK_SUBMIT_OPTS": f'{options} "{executors}"'}
+    return env if options == QUICK_JAVA else env | archive_environment(_cache())
 
 
 def quick_settings(folder: Path) -> dict[str, str]:
@@ -59,7 +91,6 @@ def quick_settings(folder: Path) -> dict[str, str]:
     return {
         "spark.driver.memory": "1g",
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": QUICK_JAVA,
         "spark.local.dir": str(folder / "local"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.showConsoleProgress": "false",
@@ -72,7 +103,8 @@ def driver_session(master: str, **more: str) -> Iterator[SparkSession]:
     folder = Path(tempfile.mkdtemp(prefix="spark-"))
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("XDG_CACHE_HOME", _cache())
+            for name, value in _quick_env().items():
+                patch.setenv(name, value)
             session = millrace.spark.session("tests", master, **quick_settings(folder), **more)
         try:
             yield session
@@ -95,10 +127,16 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
             yield session
 
 
-def driver_env(**more: str) -> dict[str, str]:
-    """The environment for a driver in a process of its own, with Java and PySpark found."""
-    env = {**os.environ, "XDG_CACHE_HOME": _cache(), "SPARK_LOCAL_IP": "127.0.0.1"}
+def user_env(**more: str) -> dict[str, str]:
+    """The environment for a driver in a process of its own, with Java and PySpark found as users
+    have them."""
+    env = {**os.environ, "XDG_CACHE_HOME": str(_cache()), "SPARK_LOCAL_IP": "127.0.0.1"}
     return {**env, **launch_environment(env, {"spark.master": "local"}, is_running=False), **more}
+
+
+def driver_env(**more: str) -> dict[str, str]:
+    """The same for a Java that starts quickly: the driver's and those of its executors."""
+    return user_env(**_quick_env(), **more)
 
 
 def run_driver(script: str, *arguments: str, env: Mapping[str, str] | None = None) -> str:
@@ -186,7 +224,7 @@ class StandaloneCluster:
     def _start(self, kind: str, *arguments: str, host: str = "127.0.0.1") -> None:
         env = driver_env(
             SPARK_DAEMON_MEMORY="256m",
-            SPARK_DAEMON_JAVA_OPTS=QUICK_JAVA,
+            SPARK_DAEMON_JAVA_OPTS=java_options(),
             SPARK_LOCAL_DIRS=str(self.folder / "local"),
             SPARK_WORKER_DIR=str(self.folder / "work"),
             **{MARK: str(self.folder)},

@@ -39,7 +39,7 @@ class Stamp(msgspec.Struct, frozen=True):
     @property
     def size(self) -> int:
         """About what it adds to each record, in bytes."""
-        pairs = sum(len(name) + len(content) for name, content in self.headers)
+        pairs = sum(len(name.encode()) + len(content) for name, content in self.headers)
         return pairs + len(self.key or b"")
 
     @classmethod
@@ -83,7 +83,8 @@ class Appending:
         for first in range(0, len(blocks), BLOCKS_AT_ONCE):
             asks = map(self._append_block, blocks[first : first + BLOCKS_AT_ONCE])
             outcomes = await asyncio.gather(*asks, return_exceptions=True)
-            self._acknowledged([each for each in outcomes if isinstance(each, Appended)])
+            done = [each for each in outcomes if not isinstance(each, BaseException)]
+            self._acknowledged([appended for each in done for appended in each])
             for each in outcomes:
                 if isinstance(each, BaseException):
                     raise each
@@ -99,10 +100,10 @@ class Appending:
         text = positions_json(each.first, each.last, self._log.show)
         return {"first": each.first, "last": each.last, **text}
 
-    async def _append_block(self, values: list[bytes]) -> Appended:
+    async def _append_block(self, values: list[bytes]) -> list[Appended]:
         stamp = self._stamp
         try:
-            ranges = await self._log.append_many(
+            return await self._log.append_many(
                 values,
                 keys=None if stamp.key is None else [stamp.key] * len(values),
                 timestamps_us=stamp.timestamp_us,
@@ -112,9 +113,7 @@ class Appending:
                 stream=self._stream,
             )
         except UnknownAppend as unknown:
-            return await self._settle(unknown)
-        assert len(ranges) == 1
-        return ranges[0]
+            return [await self._settle(unknown)]
 
     async def _settle(self, unknown: UnknownAppend) -> Appended:
         """Keeps I2."""

@@ -128,9 +128,10 @@ async def follow(
     output.write(renderer.begin())
     async with consumer:
         while left > 0 and (batch := await consumer.take()) is not None:
-            left -= _print_batch(output, renderer, batch, wanted.only_key, left)
+            printed = _print_batch(output, renderer, batch, wanted.only_key, left)
+            left -= printed
             if left <= 0 and batch.seq and not wanted.only_key:
-                consumer.ack(batch)
+                consumer.ack(batch, printed)
     output.write(renderer.end())
     output.flush()
 

@@ -177,11 +177,12 @@ def _of_disk(node: "NodeStatus", subject: str) -> Iterator[Finding]:
     assert node.description is not None
     used, total = node.description.bytes_used, node.description.bytes_total
     room = f"{show_size(used)} of {show_size(total)} used"
+    advice = "trim logs, delete documents or add a node"
     if node.description.is_full:
-        detail = f"disk full ({room}): it takes no more writes; trim logs or add a node"
+        detail = f"disk full ({room}): it takes no more writes; {advice}"
         yield _finding(Problem.DISK_FULL, Level.CRITICAL, subject, detail)
     elif total - used < min(ROOM_BYTES_MIN, total * ROOM_SHARE_MIN):
-        detail = f"disk nearly full ({room}): trim logs or add a node"
+        detail = f"disk nearly full ({room}): {advice}"
         yield _finding(Problem.DISK_LOW, Level.WARNING, subject, detail)
 
 

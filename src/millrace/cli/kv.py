@@ -143,7 +143,7 @@ def delete(
     output = session.output(format)
     if output.is_json:
         gone = [key for key in keys if key not in missing]
-        output.json({"deleted": gone, "missing": missing})
+        output.json({"deleted": _keys_json(gone), "missing": _keys_json(missing)})
     if missing:
         raise _missing(bucket, *missing)
 
@@ -232,6 +232,14 @@ def _tell(session: Session, format: Any, key: str, changed: "Changed") -> None:
     if output.is_json:
         where = {"partition": token.partition, "seq": token.seq, "id": show_id(token.id)}
         output.json({**text_or_base64("key", to_bytes(key)), "cas": changed.cas, **where})
+
+
+def _keys_json(keys: list[str]) -> list[str | dict[str, str]]:
+    """A key that is no text is `{"key_base64": ...}`."""
+    from millrace.cli.records import text_or_base64
+
+    told = (text_or_base64("key", to_bytes(key)) for key in keys)
+    return [each.get("key", each) for each in told]
 
 
 def _missing(bucket: str, *keys: str) -> DocumentMissing:

@@ -26,8 +26,9 @@ def verify(context: typer.Context, name: NameArgument, format: FormatOption = No
 
     Reads the nodes' indexes, and no record: positions that nobody holds, blocks with too few
     copies, copysets that name nodes which do not hold the block, copies that differ.  Also wrong
-    are copies of drained or lost nodes that no other node can take.  Of a commit log the replicas
-    of each stream are compared, by positions of the stream.
+    are copies of drained or lost nodes that no other node can take, and a log of which no node can
+    tell the end.  Of a commit log the replicas of each stream are compared, by positions of the
+    stream.
     """
     session = session_of(context)
 

@@ -24,7 +24,7 @@ def verify_backup(
     output = session_of(context).output(format)
     chain = check_folder(folder)
     if output.is_json:
-        output.json({"folder": folder, "runs": chain.runs})
+        output.json({"folder": str(folder), "runs": chain.runs})
         return
     for manifest in chain.runs:
         logs, buckets = len(manifest.logs), len(manifest.buckets)

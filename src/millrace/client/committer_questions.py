@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from millrace.client.asking import ask_until
 from millrace.client.commit_records import CommitRecords
 from millrace.core.commit.append import wake_committer
-from millrace.core.messages import Message, Redirected, Refusal, Refused
+from millrace.core.messages import AddStream, Message, MoveReplica, Redirected, Refusal, Refused
 from millrace.core.procedure import DeadlinePassed
-from millrace.errors import Unavailable, UsageError
+from millrace.errors import NoAnswer, Unavailable, UsageError
 from millrace.types import LogInfo, NodeId
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 ASK_TIMEOUT_MS: Final = 3_000
 PAUSE_S: Final = 0.05
+ONCE: Final = (AddStream, MoveReplica)  # Asked again they would be done twice, or be refused.
 
 M = TypeVar("M", bound=Message)
 
@@ -48,6 +49,12 @@ class CommitterQuestions:
             try:
                 answer = await self._client.ask_node(node, request, ASK_TIMEOUT_MS)
             except Unavailable as error:
+                if isinstance(request, ONCE) and not error.is_definite:
+                    name = self._info.name
+                    raise NoAnswer(
+                        f"log {name!r}: it may have been done, `millrace stream ls {name}` shows "
+                        f"it: {error}"
+                    ) from error
                 self._trouble = str(error)
                 break
             if isinstance(answer, Refused):

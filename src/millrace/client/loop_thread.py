@@ -4,8 +4,8 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Coroutine
-from typing import Any, Final, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, Generic, TypeVar
 
 import uvloop
 
@@ -37,7 +37,12 @@ class LoopThread:
             thread.join(END_S_MAX)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._running_loop()).result()
+        """Whoever is interrupted while it waits, as by Ctrl-C, wants nothing of it any more."""
+        future = asyncio.run_coroutine_threadsafe(work, self._running_loop())
+        try:
+            return future.result()
+        finally:
+            future.cancel()
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -59,6 +64,24 @@ atexit.register(_thread.end)
 def run(work: Coroutine[Any, Any, T]) -> T:
     """The result of a coroutine, on the process's loop for sync calls."""
     return _thread.run(work)
+
+
+class HandedOver(Generic[T]):
+    """What one call took, until the caller has it: after an interruption in between the next call
+    hands over the same."""
+
+    def __init__(self) -> None:
+        self._taken: tuple[T] | None = None
+
+    async def take(self, work: Callable[[], Awaitable[T]]) -> "HandedOver[T]":
+        if self._taken is None:
+            self._taken = (await work(),)
+        return self
+
+    def has_arrived(self) -> T:
+        assert self._taken is not None
+        (taken,), self._taken = self._taken, None
+        return taken
 
 
 class Connected:

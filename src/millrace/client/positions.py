@@ -31,13 +31,15 @@ class ParsedPosition(msgspec.Struct, frozen=True):
 
 
 START: Final = ParsedPosition(Anchor.START)
+TIME_US_MIN: Final = -(1 << 63)
+TIME_US_MAX: Final = (1 << 63) - 1
 
 
 def parse(text: Position) -> ParsedPosition:
     if isinstance(text, int):
         return ParsedPosition(Anchor.LSN, _checked(text, str(text)))
     if isinstance(text, datetime.datetime):
-        return ParsedPosition(Anchor.TIME, _since_epoch_us(text))
+        return ParsedPosition(Anchor.TIME, _checked_time(_since_epoch_us(text), str(text)))
     if not isinstance(text, str):
         raise UsageError(f"{text!r} is not a position: give a number, a word or a datetime")
     text = text.strip()
@@ -47,7 +49,7 @@ def parse(text: Position) -> ParsedPosition:
         case "end":
             return ParsedPosition(Anchor.END)
     if text.startswith("@"):
-        return ParsedPosition(Anchor.TIME, _microseconds(text))
+        return ParsedPosition(Anchor.TIME, _checked_time(_microseconds(text), text))
     if (named := lsn.parse(text)) is not None:
         return ParsedPosition(Anchor.LSN, named)
     digits = text[1:] if text[:1] in "+-" else text
@@ -88,16 +90,21 @@ def _checked(number: int, text: str) -> int:
     return number
 
 
+def _checked_time(time_us: int, text: str) -> int:
+    if not TIME_US_MIN <= time_us <= TIME_US_MAX:
+        raise UsageError(f"{text} is not a time that records can have: @1724230000 is in seconds")
+    return time_us
+
+
 def _microseconds(text: str) -> int:
     try:
         if text[1:].replace(".", "", 1).isdigit():
             return int(float(text[1:]) * 1_000_000)
-        moment = datetime.datetime.fromisoformat(text[1:])
+        return _since_epoch_us(datetime.datetime.fromisoformat(text[1:]))
     except (ValueError, OverflowError) as error:
         raise UsageError(
             f"{text!r} is not a time: write @2026-08-21T10:00:00, with a zone or in UTC"
         ) from error
-    return _since_epoch_us(moment)
 
 
 def _since_epoch_us(moment: datetime.datetime) -> int:

@@ -6,9 +6,10 @@ and gaps; they wait here until the application takes them.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Protocol
 
+import msgspec
 import pyarrow as pa
 
 from millrace.client.end_watch import FindEnd, watch_for_end
@@ -80,6 +81,8 @@ class Reader:
         self._is_finished = False
         self._failure: BaseException | None = None
         self._taken_bytes = 0
+        self.rest: Iterator[Record] = iter(())
+        self._begun: Deliver | None = None
         self._watch: asyncio.Task[None] | None = None
         reading.open(self._deliver, self._finish)
         if find_end is not None:
@@ -111,9 +114,10 @@ class Reader:
     # -- Taking -------------------------------------------------------------------------------
 
     async def take(self, timeout_ms: int | None = None) -> Deliver | Gap | None:
-        """The next part of a block, or a gap; None at the end.  Raises TimedOut, after which it may
-        be called again, and when nothing can come any more UnknownLog, CorruptBlock, or UsageError
-        if the client was closed."""
+        """The next part of a block, or a gap; None at the end.  A block that was read in part by
+        its records comes with the others.  Raises TimedOut, after which it may be called again, and
+        when nothing can come any more UnknownLog, CorruptBlock, or UsageError if the client was
+        closed."""
         timeout_ms = self.timeout_ms if timeout_ms is None else timeout_ms
         while (part := self.poll()) is None and not self._is_finished:
             self._news.clear()
@@ -135,6 +139,8 @@ class Reader:
 
     def poll(self) -> Deliver | Gap | None:
         """As `take`, without waiting: None if nothing is here now."""
+        if self._begun is not None and (rest := self._leave()) is not None:
+            return rest
         self._give_back()
         if not self._ready:
             if self._failure is not None:
@@ -149,14 +155,33 @@ class Reader:
         return self.records()
 
     async def records(self, *, timeout_ms: int | None = None) -> AsyncIterator[Record | Gap]:
-        """One record or gap at a time.  Raises UsageError if the selection leaves out a column, and
-        TimedOut if a wait lasts longer than `timeout_ms`: iterate again to go on."""
-        while (part := await self.take(timeout_ms)) is not None:
+        """One record or gap at a time.  Whoever leaves the loop may begin another one: it goes on
+        with the next.  Raises UsageError if the selection leaves out a column, and TimedOut if a
+        wait lasts longer than `timeout_ms`: iterate again to go on."""
+        while True:
+            for record in self.rest:
+                yield record
+            part = await self.take(timeout_ms)
+            if part is None:
+                return
             if isinstance(part, Gap):
                 yield part
             else:
-                for record in self.part_records(part):
-                    yield record
+                self.begin(part)
+
+    def begin(self, part: Deliver) -> None:
+        """Read it by its records: the `rest` is those that nobody has taken yet."""
+        self.rest = iter(self.part_records(part))
+        self._begun = part
+
+    def _leave(self) -> Deliver | None:
+        """What is left of the part whose records were being read."""
+        begun, self._begun = self._begun, None
+        following = next(self.rest, None)
+        self.rest = iter(())
+        if begun is None or following is None:
+            return None
+        return msgspec.structs.replace(begun, first=following.lsn)
 
     async def batches(
         self, columns: Sequence[str] | None = None, *, timeout_ms: int | None = None
@@ -199,6 +224,7 @@ class Reader:
             self._failure = error
             self._stop_watching()
             self._reading.stop()
+            self._tell()  # A reading that is at something may end late, or not at all.
 
     async def __aenter__(self) -> "Reader":
         return self

@@ -32,8 +32,8 @@ from millrace.core.read_effects import Deliver
 from millrace.core.replication import Authority, authority
 from millrace.core.runs import Runs
 from millrace.core.sequenced.append import Seat, Seats, SequencedAppend
-from millrace.core.sequenced.verifying import Verdict
-from millrace.errors import PositionBeyondTail, PositionTrimmed, Unavailable
+from millrace.core.sequenced.verifying import Verdict, Wrong
+from millrace.errors import PositionBeyondTail, PositionTrimmed, TimedOut, Unavailable
 from millrace.lsn import first_of, lsn_of, offset_of, show
 from millrace.runtime.hot_run import Waiter
 from millrace.types import (
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from millrace.client.cluster import Client
 
 ASK_TIMEOUT_MS = 3_000
+END_TIMEOUT_MS = 10_000  # For a recovery, unless nodes that it needs are away.
 
 
 class SequencedPath:
@@ -247,7 +248,13 @@ class SequencedPath:
 
     async def verify(self, timeout_ms: int) -> Verdict:
         # A sequencer that has just begun knows of nothing released: wait until it has the end.
-        await self._questions.last_record(timeout_ms)
+        try:
+            await self._questions.last_record(min(timeout_ms, END_TIMEOUT_MS))
+        except TimedOut as error:
+            verdict, start = Verdict(), await self._start()
+            detail = f"where the log ends is not known, and nothing was compared: {error}"
+            verdict.add(Wrong.END_UNKNOWN, start, start, detail)
+            return verdict
         readable = await self.readable_bounds(timeout_ms)
         return await verify_sequenced_log(
             self._client, self._info, self.record, readable, timeout_ms

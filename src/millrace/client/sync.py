@@ -7,6 +7,7 @@ across the thread boundary.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from millrace.client.any_description import AnyDescription
 from millrace.client.cluster import Addresses, Client, ClusterStatus
 from millrace.client.log import CLOSE_TIMEOUT_MS, VERIFY_TIMEOUT_MS, Log
 from millrace.client.log_standing import LogStanding
-from millrace.client.loop_thread import Connected
+from millrace.client.loop_thread import Connected, HandedOver
 from millrace.client.loop_thread import run as run
 from millrace.client.many import Headers
 from millrace.client.multi_reader import RECORDS_MAX, LogGap, LogRecords, MultiReader
@@ -283,6 +284,7 @@ class SyncReader(Connected):
     def __init__(self, reader: Reader) -> None:
         super().__init__()
         self._reader = reader
+        self._parts: HandedOver[Deliver | Gap | None] = HandedOver()
 
     def __enter__(self) -> "SyncReader":
         return self
@@ -291,17 +293,22 @@ class SyncReader(Connected):
         self.close()
 
     def take(self, timeout_ms: int | None = None) -> Deliver | Gap | None:
-        return self._run(self._reader.take(timeout_ms))
+        work = partial(self._reader.take, timeout_ms)
+        return self._run(self._parts.take(work)).has_arrived()
 
     def __iter__(self) -> Iterator[Record | Gap]:
         return self.records()
 
     def records(self, *, timeout_ms: int | None = None) -> Iterator[Record | Gap]:
-        while (part := self.take(timeout_ms)) is not None:
+        while True:
+            yield from self._reader.rest
+            part = self.take(timeout_ms)
+            if part is None:
+                return
             if isinstance(part, Gap):
                 yield part
             else:
-                yield from self._reader.part_records(part)
+                self._reader.begin(part)
 
     def batches(
         self, columns: Sequence[str] | None = None, *, timeout_ms: int | None = None
@@ -328,6 +335,7 @@ class SyncMultiReader(Connected):
     def __init__(self, reader: MultiReader) -> None:
         super().__init__()
         self._reader = reader
+        self._parts: HandedOver[LogRecords | LogGap | None] = HandedOver()
 
     def __enter__(self) -> "SyncMultiReader":
         return self
@@ -355,7 +363,8 @@ class SyncMultiReader(Connected):
     def read(
         self, count: int = RECORDS_MAX, *, timeout_ms: int | None = None
     ) -> LogRecords | LogGap | None:
-        return self._run(self._reader.read(count, timeout_ms=timeout_ms))
+        work = partial(self._reader.read, count, timeout_ms=timeout_ms)
+        return self._run(self._parts.take(work)).has_arrived()
 
     def close(self) -> None:
         self._run(self._reader.close())

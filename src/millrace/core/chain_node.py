@@ -110,6 +110,12 @@ class ChainNode:
         for extent in state.sparse:
             self.taken.take(extent.first, Lsn(extent.last + 1))
 
+    def lose(self) -> None:
+        """The store has nothing of the log any more.  Keeps I5."""
+        self.fence = Fence(self.fence.epoch, self.fence.proposer, Standing.DIRTY)
+        self._resealed = False
+        self.taken = TakenRanges(FIRST_LSN, FIRST_LSN)
+
     @property
     def trim_end(self) -> Lsn:
         return self.taken.trim_end

@@ -6,6 +6,7 @@ use.
 
 I1  State is kept only of logs that the store holds, that were changed here, or whose sequencer
     was bootstrapped here: asking about log numbers costs no memory.
+I2  Of a log that the store held and cannot show any more the node says that it is incomplete.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -125,6 +126,7 @@ class NodeCore:
         self._chains: dict[LogId, ChainNode] = {}
         self._storages: dict[LogId, SequencedStorage] = {}
         self._purging: set[LogId] = set()
+        self._lost: set[LogId] = set()  # Keeps I2, also of those that nobody asked about yet.
         self._sequencers: dict[LogId, Sequencer] = {}
         self._streams = SendStreams()
         self._commits = CommitLogs(open_log, me, place, self._streams)
@@ -148,6 +150,8 @@ class NodeCore:
             storage = SequencedStorage(log, state, self._board)
             if state is not None:
                 self._storages[log] = storage
+            elif log in self._lost:
+                storage.lose()
         return storage
 
     @property
@@ -281,19 +285,33 @@ class NodeCore:
         if isinstance(source, ChainNode):
             source.settled(settle.number, settle.message)
         state = self._open_log(settle.log)
-        if state is not None:
+        if state is None:
+            source.lose()  # Keeps I2.
+        else:
             source.reload(state)
         return [Reply(settle.ticket, Refused(reason, source.fence.epoch, detail))]
 
     def dirtied(self, log: LogId) -> list[NodeEffect]:
-        """The store lost blocks it had acknowledged from memory, and says so in its state."""
+        """The store lost blocks it had acknowledged from memory, and says so in its state; or it
+        has no state of the log any more."""
         if self._commits.has(log):
             return self._commits.dirtied(log)
         state = self._open_log(log)
         source = self._storages.get(log) or self._chains.get(log)
-        if source is not None and state is not None:
+        if state is None:
+            return self._lose(log, source)
+        if source is not None:
             source.reload(state)
         return []
+
+    def _lose(self, log: LogId, source: ChainNode | SequencedStorage | None) -> list[NodeEffect]:
+        """Keeps I2."""
+        self._lost.add(log)
+        if source is None:
+            return []
+        source.lose()
+        detail = "the node's store cannot be read any more"
+        return self._streams.fenced(source, Refusal.INCOMPLETE, detail)
 
     def replicated(self, order: AskReplicate, answer: Answer) -> list[NodeEffect]:
         return self._commits.replicated(order, answer)

@@ -7,16 +7,19 @@ the connection is full.
   I1  A Refused is only sent for what definitely did not happen; the rest is MetaUnknown.
   I2  Nothing a peer asks for is unbounded: keys, values, watches per connection, listings kept,
       bytes per message.
-  I3  All pages of a listing show one revision; a listing that is no longer kept is refused and
-      begun again by the client.
+  I3  All pages of a listing show one revision and together all of it, however many walk it at
+      once; a listing that is no longer kept is refused and begun again by the client.
   I4  A push whose revision is not above the one before is a part: the rest of the change follows.
 """
 
 import asyncio
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Final
+
+import msgspec
 
 from millrace import errors, limits
 from millrace.core.messages import (
@@ -44,7 +47,13 @@ from millrace.meta.contract import Change, Conflict, Entry, LeaseExpired, Reposi
 
 Push = Callable[[MetaChanged], Awaitable[None]]  # A connection that is gone drops what it gets.
 LISTINGS_KEPT_MAX: Final = 16
+LISTING_KEPT_MS: Final = 30_000  # Since a page of it was asked for.
 PART_BYTES: Final = 2 * limits.MIB  # One more value still fits in a frame.
+
+
+class _Listing(msgspec.Struct, frozen=True):
+    entries: tuple[Entry, ...]
+    used_s: float
 
 
 class MetadataService:
@@ -52,7 +61,7 @@ class MetadataService:
 
     def __init__(self, repository: Repository) -> None:
         self.repository = repository
-        self._listings: OrderedDict[tuple[str, int], tuple[Entry, ...]] = OrderedDict()
+        self._listings: OrderedDict[tuple[str, int], _Listing] = OrderedDict()
 
     def connect(self, push: Push) -> "MetadataSession":
         return MetadataSession(self, push)
@@ -62,22 +71,28 @@ class MetadataService:
             kept = self._listings.get((message.prefix, message.revision))
             if kept is None:
                 return Refused(Refusal.BUSY, detail="the listing is no longer kept: list again")
-            entries = tuple(entry for entry in kept if entry.key > message.after)
-            revision = message.revision
+            entries, revision = kept.entries, message.revision
+            first = bisect_right(entries, message.after, key=lambda entry: entry.key)
         else:
             entries, revision = await self.repository.list(message.prefix)
-        page = next(_parts(entries), ())
-        is_partial = len(page) < len(entries)
-        self._keep(message.prefix, revision, entries if is_partial else None)
+            first = 0
+        page = next(_parts(entries[first:]), ())
+        is_partial = first + len(page) < len(entries)
+        if is_partial or message.revision:
+            self._keep((message.prefix, revision), entries)
         return MetaListing(tuple(map(_entry_message, page)), revision, is_partial)
 
-    def _keep(self, prefix: str, revision: int, entries: tuple[Entry, ...] | None) -> None:
-        """Keep what the next page is cut from; None: there is no next page."""
-        self._listings.pop((prefix, revision), None)
-        if entries is not None:
-            self._listings[prefix, revision] = entries
-            if len(self._listings) > LISTINGS_KEPT_MAX:
-                self._listings.popitem(last=False)
+    def _keep(self, key: tuple[str, int], entries: tuple[Entry, ...]) -> None:
+        """Keep what pages are cut from.  It stays whole, also when somebody is through with it:
+        others may not be (I3).  Those that nobody used for long make room (I2)."""
+        now_s = asyncio.get_running_loop().time()
+        self._listings.pop(key, None)
+        self._listings[key] = _Listing(entries, now_s)
+        for oldest, listing in list(self._listings.items()):
+            is_old = listing.used_s < now_s - LISTING_KEPT_MS / 1000
+            if not is_old and len(self._listings) <= LISTINGS_KEPT_MAX:
+                break
+            del self._listings[oldest]
 
 
 class MetadataSession:

@@ -12,6 +12,7 @@ I4  What is meant for a node goes to that node and to nobody else who may have i
 import asyncio
 import random
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -54,6 +55,9 @@ class Peers:
         self._counters = counters or TransportCounters()
         self._dial_timeout_ms = dial_timeout_ms
         self._peers: dict[str, _Peer] = {}
+        # Of sessions that have ended, too: who hears of the end asks where it was, and by then the
+        # address may have been dialled again.
+        self._addresses: WeakKeyDictionary[Session, str] = WeakKeyDictionary()
         self._is_closed = False
 
     def introduce(self, hello: Hello) -> None:
@@ -76,10 +80,7 @@ class Peers:
 
     def address_of(self, session: Session) -> str | None:
         """The address that was dialled for `session`; None if it is not of these."""
-        for address, peer in self._peers.items():
-            if peer.session is session:
-                return address
-        return None
+        return self._addresses.get(session)
 
     def is_resting(self, address: str) -> bool:
         """It could not be reached a moment ago, and will not be dialled before its time."""
@@ -131,6 +132,7 @@ class Peers:
         await asyncio.gather(*dialling, return_exceptions=True)
         sessions = [peer.session for peer in self._peers.values() if peer.session is not None]
         self._peers.clear()
+        self._addresses.clear()
         for session in sessions:
             session.close(CloseReason.CLOSED, "no longer needed")
         for session in sessions:
@@ -161,6 +163,7 @@ class Peers:
         finally:
             peer.dialling = None
         peer.session = session
+        self._addresses[session] = address
         peer.opened_s = loop.time()
         peer.not_before_s = 0.0
         return session

@@ -265,15 +265,16 @@ class Node:
             return
         folder, map_bytes = Path(node.data) / "documents", self.configuration.store.map_bytes
         documents = NodeDocuments(
-            self.id, folder, map_bytes, self._directory, self._ask_node, self._has_lease
+            self.id, folder, map_bytes, self._directory, self._ask_node, self._lease
         )
         await documents.start(*self.configuration.documents_at)
         self._exit.push_async_callback(documents.close)
         self._documents = self._service.documents = documents
 
-    def _has_lease(self) -> bool:
+    def _lease(self) -> int:
         """Asked with every request for a document, so by the clock itself: it is the loop's."""
-        return self._membership.held_until_s > time.monotonic()
+        membership = self._membership
+        return membership.lease if membership.held_until_s > time.monotonic() else 0
 
     async def _join_as_member(self) -> None:
         node = self.configuration.node
@@ -325,7 +326,7 @@ class Node:
         for work in works:
             self._begin(work)
         if self._documents is not None:
-            self._documents.run()
+            self._documents.run(self._begin)
 
     def _documents_address(self) -> str:
         """What others reach it by: the host that is advertised, with the port of documents."""
@@ -442,21 +443,31 @@ class Node:
             sum(not is_metadata_log(log) for log in self._store.logs()),
             usage.bytes_used,
             usage.bytes_total,
-            usage.is_full,
+            self._is_full,
             self._keeper.is_keeper,
             self._service.connections,
             f"millrace {millrace.__version__}",
         )
 
+    @property
+    def _is_full(self) -> bool:
+        """Of logs, or of documents."""
+        has_room = self._documents is None or not self._documents.is_full
+        return self._store.usage().is_full or not has_room
+
     def _health(self) -> dict[str, object]:
-        failure = self._store.failure
-        usage = self._store.usage()
-        status = "ok" if failure is None else "store_failed"
+        """A failure for good is the status, one for now (a full disk) a detail: nobody is to start
+        a node anew that holds documents in memory alone."""
+        documents = None if self._documents is None else self._documents.failure
+        failure = self._store.failure or documents
+        status = "ok" if self._store.failure is None else "store_failed"
+        if self._documents is not None and self._documents.store.failure is not None:
+            status = "store_failed"
         return {
             "status": status,
             "node": self.id,
             "cluster": self.configuration.cluster.name,
-            "is_full": usage.is_full,
+            "is_full": self._is_full,
             "detail": "" if failure is None else failure.detail,
         }
 

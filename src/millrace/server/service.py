@@ -2,6 +2,9 @@
 
 Log traffic goes straight to the shell, without a task.  Metadata requests wait for the repository
 and so run as tasks, at most a bounded number for a connection (the transport's request limit).
+
+  I1  A node that is starting answers nothing about logs, and appends to none: until it has settled
+      it may not know that it lost blocks, and would vote on them as if it never had them.
 """
 
 import asyncio
@@ -109,7 +112,12 @@ class NodeService:
         if type(message) in _LOG_TRAFFIC and request_id and self.shell is not None:
             self.shell.handle(session.id, request_id, message)  # The hot path.
             return
-        if type(message) is AppendBlock and request_id and self.sequencing is not None:
+        if (
+            type(message) is AppendBlock
+            and request_id
+            and self.sequencing is not None
+            and self.shell is not None  # Keeps I1.
+        ):
             self.sequencing.handle((session.id, request_id), message)
             return
         if not request_id and not isinstance(message, _ONE_WAY):

@@ -7,6 +7,7 @@ may still be finished is left to whoever publishes, or trims its log.
   I1  A publication is given up in a log only if the log is deleted, or all of its rows are trimmed.
   I2  The record of a lone publication is removed when there is no row left that a block of it could
       show (`core.publications.is_forgettable`).
+  I3  A listing without a log is no proof that it is deleted: its own records are read first.
 """
 
 import logging
@@ -22,6 +23,7 @@ from millrace.core.publications import (
     staged_for,
     staging_name,
 )
+from millrace.errors import UnknownLog
 from millrace.meta.directory import ClusterDirectory
 from millrace.types import NO_LSN, LogId, LogInfo, Lsn
 
@@ -58,7 +60,7 @@ class StagedKeeping:
         named = {info.id for info in infos}
         for info in infos:
             log = staged_for(info.name)
-            if log is not None and log not in named:
+            if log is not None and log not in named and await self._is_deleted(log):
                 await self._directory.remove_log(info)
                 _note("keeper.staged_forgotten", log=log)
 
@@ -81,12 +83,31 @@ class StagedKeeping:
 
     async def _is_gone(self, target: Target, scene: _Scene) -> bool:
         """The log, or all rows that were staged for it."""
-        staging = scene.by_name.get(staging_name(target.log))
-        if target.log not in scene.logs or staging is None:
-            return True
+        name = staging_name(target.log)
+        staging = scene.by_name.get(name)
+        if target.log not in scene.logs:
+            return await self._is_deleted(target.log)
+        if staging is None:
+            return not await self._is_named(name)
         if staging not in scene.trimmed:
             scene.trimmed[staging] = await self._directory.trim_end(staging)
         return NO_LSN < target.rows_end <= scene.trimmed[staging]
+
+    async def _is_deleted(self, log: LogId) -> bool:
+        """Keeps I3.  What is left of a log without a name the keeper removes elsewhere."""
+        directory = self._directory
+        for read in (directory.read_projection, directory.read_epochs, directory.read_commits):
+            record, _ = await read(log)
+            if record is not None:
+                return False
+        return True
+
+    async def _is_named(self, name: str) -> bool:
+        try:
+            await self._directory.find_log(name)
+        except UnknownLog:
+            return False
+        return True
 
 
 def _note(event: str, **fields: object) -> None:

@@ -2,13 +2,15 @@
 
 from millrace.limits import INDEX_PAGE_EXTENTS
 from millrace.store.contract import Store
-from millrace.types import LSN_MAX, LogId, Lsn
+from millrace.types import LSN_MAX, Extent, LogId, Lsn
 
 
 def truncate(store: Store, log: LogId, end: Lsn) -> None:
-    """Remove the blocks that reach above `end`."""
-    while extents := store.index(log, end, LSN_MAX, INDEX_PAGE_EXTENTS):
+    """Remove the blocks that reach above `end`.  A store that failed removes nothing any more."""
+    before: list[Extent] = []
+    while (extents := store.index(log, end, LSN_MAX, INDEX_PAGE_EXTENTS)) and extents != before:
         store.remove(log, [extent.first for extent in extents])
+        before = extents
 
 
 def trim(store: Store, stream_log: LogId, end: Lsn) -> None:

@@ -72,7 +72,7 @@ class _Watch:
         self.end = end
         self.failure: Exception | None = None
         self._reader: Reader | None = None
-        self._served_s = time.monotonic()
+        self._unserved_s: float | None = None  # When a look first found it so.
         self._news = news
         self._task = asyncio.create_task(self._follow(log))
 
@@ -88,11 +88,14 @@ class _Watch:
             self._news.set()
 
     def stall(self) -> Unavailable | None:
-        """Keeps I3."""
+        """Keeps I3.  Counted from the first look that found it so; a log that is sealed and read to
+        its end needs nobody."""
         now_s = time.monotonic()
-        if self._reader is None or self._reader.is_served:
-            self._served_s = now_s
-        if now_s - self._served_s < STALL_S:
+        if self._reader is None or self._reader.is_served or self._task.done():
+            self._unserved_s = None
+            return None
+        self._unserved_s = self._unserved_s or now_s
+        if now_s - self._unserved_s < STALL_S:
             return None
         return Unavailable(
             f"log {self.log.name!r} has not been served for {STALL_S} s; "

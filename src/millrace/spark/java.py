@@ -91,7 +91,11 @@ def probe(program: Path) -> Java | None:
     if len(properties) < 2:
         return None
     version = properties["java.specification.version"].removeprefix("1.")
-    return Java(Path(properties["java.home"]), int(version), has_vector)
+    home = Path(properties["java.home"])
+    real = home / "bin" / "java"
+    if has_vector and program.resolve() != real.resolve():
+        has_vector = _ask(real, VECTOR) is not None  # A shim takes the argument for it.
+    return Java(home, int(version), has_vector)
 
 
 def _candidates(environ: Mapping[str, str], bundled: Path | None) -> Iterator[tuple[str, Path]]:

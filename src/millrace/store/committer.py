@@ -14,6 +14,8 @@ Invariants:
   I4  After an error other than a full disk nothing is written any more.
   I5  Marks and contexts make no commit by themselves: they go with the next one that takes all
       that was queued before them.
+  I6  While the thread sleeps without a time limit the queue is empty: whoever queues the first
+      item wakes it.
 """
 
 import threading
@@ -143,7 +145,10 @@ class Committer:
             if self._queue or self._is_committing:
                 if not self._queue:
                     self._queued_at = time.monotonic()
+                    self._wake.notify()
                 self._queue.append(_ANSWERED)
+            else:
+                self._unreported = None  # Keeps I3; the thread is not at a batch.
 
     def stop(self, *, discards: bool = False) -> None:
         """End the thread once all that is queued is committed, or at once if it discards."""
@@ -171,6 +176,7 @@ class Committer:
         """Wait for work and do it; false when there will be none.  A function of its own, so that
         whoever waits keeps no block of the last batch alive."""
         with self._wake:
+            self._is_committing = False  # Keeps I6: who sleeps is not at work.
             while (wait := self._wait_s()) is None or wait > 0:
                 self._wake.wait(wait)
             if self._is_stopping and not self._queue:
@@ -238,14 +244,17 @@ class Committer:
             failure = None
             need_bytes = self._room.need([block.size for block in blocks])
             if blocks and not self._room.prepare(need_bytes, is_junk):
-                failure = self._full("the store is full: trim logs or give it more room")
+                failure = self._full(
+                    need_bytes, "the store is full: trim logs or give it more room"
+                )
             else:
                 try:
-                    return None, self._commit(changes, True, self._reclaim_blocks)
+                    data_bytes = 0 if is_junk else need_bytes
+                    return None, self._commit(changes, True, self._reclaim_blocks, data_bytes)
                 except lmdb.Error as error:
                     if not self._room.is_full_error(error):
                         raise
-                    failure = self._full(f"no room for blocks: {error}")
+                    failure = self._full(need_bytes, f"no room for blocks: {error}")
             return failure, self._commit(changes, False, 0)
         except Exception as error:  # Whatever it is: a thread that ended would answer nobody.
             return self._fail(error), {}
@@ -258,12 +267,16 @@ class Committer:
         )
         return self.failure
 
-    def _full(self, detail: str) -> StoreFailed:
-        self._room.is_refused = True
+    def _full(self, need_bytes: int, detail: str) -> StoreFailed:
+        self._room.refused(need_bytes)
         return StoreFailed(Refusal.DISK_FULL, detail)
 
     def _commit(
-        self, changes: Sequence[Change], with_blocks: bool, reclaim_blocks: int
+        self,
+        changes: Sequence[Change],
+        with_blocks: bool,
+        reclaim_blocks: int,
+        data_bytes: int = 0,
     ) -> dict[LogId, tuple[int, int, int]]:
         with self._environment.begin(write=True) as transaction:
             writing = Writing(
@@ -276,7 +289,7 @@ class Committer:
             used_bytes = self._room.measure(transaction)
         self.commits += 1
         self._adopt(writing)
-        self._room.committed(used_bytes, writing.blocks_deleted)
+        self._room.committed(used_bytes, writing.blocks_deleted, data_bytes)
         return {
             row.log: (row.slot, row.blocks, row.bytes) for row in writing.touched.values() if row
         }

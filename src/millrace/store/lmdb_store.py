@@ -12,6 +12,8 @@ Invariants beyond those of the contract:
   I3  The map stays until the last scan is released, even if the store is closed before.
   I4  Whatever was decided because of a block that is not durable yet is told as failed if that
       block cannot be stored.
+  I5  Whatever takes blocks away that may have been acknowledged is told through `on_dirty`, before
+      any barrier; a store that failed for good tells it of every log.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -361,7 +363,8 @@ class LmdbStore(ReadSide):
                 case changes.Trim():
                     change.log.trims_queued -= 1
         if self.failure is not None:
-            self._reload()
+            for number in self._reload():
+                self._on_dirty(number)
             return
         for log, entries in lost.items():
             self._lose(log, entries)
@@ -410,17 +413,20 @@ class LmdbStore(ReadSide):
             if amended.get(entry.extent.first) is entry:
                 del amended[entry.extent.first]
 
-    def _reload(self) -> None:
-        """Writing is over: show what the disk holds, or nothing if it cannot be read either."""
+    def _reload(self) -> list[LogId]:
+        """Writing is over: show what the disk holds, or nothing if it cannot be read either.
+        Returns the logs that may be less than they were (I5): when it happens, all."""
         if self._is_reloaded:
-            return
+            return []
         self._is_reloaded = True
+        before = self.logs()
         self._unmarked.clear()
         self._holdings = Holdings(self._reader, self._holdings.tail.bytes_max)
         self._logs = {}
         with suppress(CorruptStore), self._reader.snapshot() as transaction:
             rows = self._committer.rows.values()
             self._logs = {row.log: open_log_of(transaction, self._tables, row) for row in rows}
+        return before
 
     # -- Closing --------------------------------------------------------------------------------
 
@@ -471,7 +477,8 @@ def open_store(
     on_dirty: Callable[[LogId], None] = lambda log: None,
 ) -> LmdbStore:
     """Open the store in a node's data directory, making it if there is none.  `on_dirty` hears,
-    on the owner's loop, of a running member that lost memory-acknowledged blocks."""
+    on the owner's loop, of a running member that lost memory-acknowledged blocks, and of every log
+    when the store fails for good."""
     directory = open_directory(path, cluster, node, map_bytes)
     return LmdbStore(
         directory,

@@ -3,14 +3,16 @@
 A full store must still take fences, trims and removals, and each of them needs a few pages.  So
 the file is allocated ahead of what LMDB uses: a full disk is met here, before a transaction, and
 the pages set aside stay ours.  Blocks are refused once only the reserve is left; whether a block
-finds consecutive free pages is known only by trying, so a refused commit also counts as full
-until something is deleted.
+finds consecutive free pages is known only by trying, so a refused commit also counts as full:
+until something is deleted, as much as was refused is stored after all, or the disk has so much
+more room that it would not be refused again.
 
 Invariants:
 
   I1  A batch of blocks is tried only if its bytes and the reserve both fit in free pages, in the
       map and on the disk.
   I2  The file never shrinks and never grows beyond the map.
+  I3  Room that somebody else makes on the disk ends a refusal, without a write that tries it.
 """
 
 import errno
@@ -29,6 +31,7 @@ RESERVE_SHARE: Final = 16  # Of a small map at most one part in this many is set
 AHEAD_BYTES_MAX: Final = 64 * MIB  # Allocating in large steps keeps the file in few pieces.
 META_PAGES: Final = 2
 LOOK_AGE_MAX_S: Final = 0.1  # Asking the file system costs a quarter of what a small write does.
+GROWN_BYTES_MIN: Final = MIB  # Less room than this comes and goes by itself.
 ROW_BYTES: Final = 256  # An index entry and its share of tree pages, for each block.
 
 UNABLE_CODES: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
@@ -49,7 +52,9 @@ class Room:
         self._total_bytes = 0  # As it was at `_looked_s`, when the file was that long.
         self._looked_beside_bytes = -1
         self._looked_s = 0.0
-        self.is_refused = False  # A commit found no place; stands until something is deleted.
+        self.is_refused = False  # A commit found no place, and nothing has changed since.
+        self._refused_bytes = self.map_bytes  # What it needed.
+        self._refused_until_bytes = self.map_bytes + 1  # The total with which it would find one.
         with environment.begin() as transaction:
             self.used_bytes = self.measure(transaction)
 
@@ -75,8 +80,7 @@ class Room:
         reserve_bytes = self.reserve_bytes // 2 if is_junk else self.reserve_bytes
         if self.used_bytes + need_bytes + reserve_bytes > self.map_bytes:
             return False
-        high_water = (self._environment.info()["last_pgno"] + 1) * self._page_bytes
-        target = min(self.map_bytes, high_water + need_bytes + reserve_bytes)
+        target = min(self.map_bytes, self._high_water() + need_bytes + reserve_bytes)
         if target > self.allocated_bytes:
             ahead = min(AHEAD_BYTES_MAX, self.map_bytes // RESERVE_SHARE)
             self.is_tight = not (
@@ -85,6 +89,10 @@ class Room:
         return not self.is_tight or (
             self.used_bytes + need_bytes + reserve_bytes <= self.allocated_bytes
         )
+
+    def _high_water(self) -> int:
+        """LMDB has never written above this."""
+        return (self._environment.info()["last_pgno"] + 1) * self._page_bytes
 
     def _allocate(self, end: int) -> bool:
         """Where the file system cannot do it, a full disk shows when a commit fails."""
@@ -107,9 +115,19 @@ class Room:
             or (self.is_tight and error.code == errno.EIO)
         )
 
-    def committed(self, used_bytes: int, blocks_deleted: int) -> None:
+    def refused(self, need_bytes: int) -> None:
+        """A commit found no place for blocks that need this much."""
+        self._refused_bytes = need_bytes
+        self._refused_until_bytes = max(
+            self._find_total(self.allocated_bytes) + GROWN_BYTES_MIN,
+            min(self.map_bytes, self._high_water() + need_bytes + self.reserve_bytes),
+        )
+        self.is_refused = True
+
+    def committed(self, used_bytes: int, blocks_deleted: int, data_bytes: int = 0) -> None:
+        """`data_bytes` is what the blocks of data in it needed."""
         self.used_bytes = used_bytes
-        if blocks_deleted:
+        if blocks_deleted or data_bytes >= self._refused_bytes:
             self.is_refused = False
 
     def usage(self, queued_bytes: int) -> Usage:
@@ -130,11 +148,15 @@ class Room:
 
     def _look(self) -> None:
         allocated_bytes = self.allocated_bytes  # The committer's thread may change it.
-        disk = os.fstatvfs(self._file)
-        free_bytes = disk.f_bavail * disk.f_frsize
-        self._total_bytes = min(self.map_bytes, allocated_bytes + free_bytes)
+        self._total_bytes = self._find_total(allocated_bytes)
         self._looked_beside_bytes = allocated_bytes
         self._looked_s = time.monotonic()
+        if self._total_bytes >= self._refused_until_bytes:
+            self.is_refused = False  # Keeps I3.
+
+    def _find_total(self, allocated_bytes: int) -> int:
+        disk = os.fstatvfs(self._file)
+        return min(self.map_bytes, allocated_bytes + disk.f_bavail * disk.f_frsize)
 
     def close(self) -> None:
         os.close(self._file)

@@ -64,6 +64,17 @@ def test_a_repair_takes_what_was_not_changed_since() -> None:
     assert node.contents()[b"old"] == (b"of a replica", 3)
 
 
+def test_a_repair_takes_nothing_that_a_client_could_not_have_stored() -> None:
+    """A key that no disk can file ended the store of every holder."""
+    node = master()
+    producer = Producer(node, 0, value_bytes_max=len(b"of a replica"))
+    producer.handle(Open("replica:7"), 0)
+    larger = msgspec.structs.replace(version(b"large", 8), value=b"of a replica.")
+    mine = (version(b"k" * 251, 7), version(b"", 7), larger, version(b"k" * 250, 9))
+    assert producer.handle(Repair(P0, CAFE, Seq(1), mine), 1) == Repaired((b"k" * 250,))
+    assert node.contents().keys() == {b"k" * 250}
+
+
 def test_a_repair_respects_a_tombstone_that_is_on_disk_alone() -> None:
     node = master()
     put(node, "a")

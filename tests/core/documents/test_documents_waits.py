@@ -233,3 +233,38 @@ def test_waits_that_are_over_leave_nothing_behind() -> None:
         waits.look(partition, 1, 0)
     assert waits.next_deadline_ms is not None
     assert waits.next_deadline_ms > LATER_MS + 8 * STALE_MAX
+
+
+# -- Who does not want to know any more -------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_looked_at", [True, False], ids=["seen", "fresh"])
+def test_who_is_forgotten_is_not_told(is_looked_at: bool) -> None:
+    waits, partition = Waits[str](), master(b"a")
+    for ticket in ("gone", "here"):
+        assert waits.add(ticket, CAFE, Seq(1), Durability.PERSISTED, LATER_MS)
+    if is_looked_at:
+        assert waits.look(partition, 1, 0) == []
+    waits.forget("gone")
+    flush(partition)
+    assert waits.look(partition, 1, 0) == [("here", WaitOutcome.OK)]
+    waits.forget("here")
+    assert len(waits) == 0
+
+
+def test_who_is_forgotten_makes_room() -> None:
+    waits = Waits[int]()
+    for number in range(WAITS_MAX):
+        assert waits.add(number, CAFE, Seq(1), Durability.PERSISTED, LATER_MS)
+    waits.forget(7)
+    assert waits.add(-1, CAFE, Seq(1), Durability.PERSISTED, LATER_MS)
+    assert not waits.add(-2, CAFE, Seq(1), Durability.PERSISTED, LATER_MS)
+
+
+def test_who_is_forgotten_leaves_nothing_behind() -> None:
+    waits = Waits[int]()
+    for number in range(10 * STALE_MAX):
+        waits.add(number, CAFE, Seq(1), Durability.PERSISTED, LATER_MS + number)
+        waits.forget(number)
+    assert waits.next_deadline_ms is not None
+    assert waits.next_deadline_ms > LATER_MS + 8 * STALE_MAX

@@ -18,7 +18,7 @@ import pytest
 from millrace import sync
 from millrace.local import LocalCluster
 from tests.spark.filled_logs import fill, stored
-from tests.support.spark import QUICK_JAVA, ROOT, StandaloneCluster, driver_env
+from tests.support.spark import ROOT, StandaloneCluster, driver_env
 
 DRIVER = Path(__file__).with_name("standalone_driver.py")
 EXECUTORS = 2
@@ -30,7 +30,6 @@ SETTINGS = {
     "spark.executor.memory": "512m",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "512m",
-    "spark.driver.extraJavaOptions": QUICK_JAVA,
     # No task begins before both executors are there.
     "spark.scheduler.minRegisteredResourcesRatio": 1.0,
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",

@@ -55,6 +55,29 @@ def test_a_stream_says_that_nobody_serves_its_log(
     reader.stop()
 
 
+def test_a_sealed_log_that_was_read_needs_nobody(
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millrace.spark.ends.STALL_S", 0)
+    cluster = make_cluster(1)
+    filled(cluster)
+    with sync.connect(cluster.addresses) as client:
+        client.log("events").seal()
+    parsed = options_of(cluster, startingOffsets="earliest", maxWaitMs="50")
+    reader = StreamReader(parsed, default_schema(parsed))
+    start = reader.initialOffset()
+
+    def is_read() -> bool:
+        nonlocal start
+        before, start = start, reader.latestOffset(start, ReadAllAvailable())
+        return before == start
+
+    soon(is_read, what="the end")
+    for _ in range(3):
+        assert reader.latestOffset(start, ReadAllAvailable()) == start
+    reader.stop()
+
+
 def test_a_task_says_that_nobody_serves_it(
     make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

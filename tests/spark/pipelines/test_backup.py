@@ -479,6 +479,9 @@ def test_a_whole_backup_is_told_so(source: Source, capsys: pytest.CaptureFixture
         "ok: run 1",
         "ok: run 2",
     ]
+    assert command(["verify-backup", str(source.folder), "--format", "json"]) == DONE
+    told = json.loads(capsys.readouterr().out)
+    assert (told["folder"], [run["run"] for run in told["runs"]]) == (str(source.folder), [1, 2])
 
 
 def test_a_run_that_died_leaves_nothing_that_counts(source: Source, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.cli.commands import Command
 from tests.spark.filled_logs import fill, stored
 from tests.spark.pipelines.pipeline_commands import kill_process, millrace, status
 from tests.support.clusters import soon
-from tests.support.spark import QUICK_JAVA, StandaloneCluster, driver_env
+from tests.support.spark import StandaloneCluster, driver_env
 
 __all__ = ["millrace"]
 
@@ -25,8 +25,7 @@ BATCHES = 8  # More than are done before a stop is heard.
 def quick_spark(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     for name, value in driver_env().items():
         monkeypatch.setenv(name, value)
-    settings = {"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": QUICK_JAVA}
-    return tuple(word for item in settings.items() for word in ("--conf", "=".join(item)))
+    return ("--conf", "spark.driver.memory=1g")
 
 
 def says(name: str, words: str, times: int = 1) -> None:

@@ -11,12 +11,11 @@ import sys
 from pathlib import Path
 
 from millrace.spark import session
-from tests.support.spark import QUICK_JAVA, quick_settings
+from tests.support.spark import quick_settings
 
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.executor.memory": "512m",
-    "spark.executor.extraJavaOptions": QUICK_JAVA,
     "spark.sql.shuffle.partitions": "2",
     "spark.speculation": "true",
     "spark.speculation.interval": "50ms",

@@ -164,9 +164,12 @@ class ChangeConsumer:
             self._last = batch
         return batch
 
-    def ack(self, batch: ChangeBatch) -> None:
-        """It is processed, and need not come again."""
+    def ack(self, batch: ChangeBatch, count: int | None = None) -> None:
+        """It is processed, and need not come again.  With `count` only so many of its documents
+        are, and the place that is kept lies behind them: for one that takes no more of it."""
         if not batch.is_acknowledged:
+            if count is not None:
+                self._followed[batch.partition].shorten(batch, count)
             self._followed[batch.partition].acknowledge(batch)
 
     async def commit(self) -> None:

@@ -23,6 +23,7 @@ from millrace.core.documents.consumer_effects import (
     Ask,
     ConsumerEffect,
     Deliver,
+    FollowerState,
     ForgetAll,
     KeepEntries,
     Persist,
@@ -113,6 +114,15 @@ class FollowedPartition:
         if self._arriving is not None:  # Nothing of it was handed out.
             self._arriving = None
             connection.processed(pushed.size_bytes)
+
+    def shorten(self, batch: ChangeBatch, count: int) -> None:
+        """Only its first documents are processed: the place is then within a snapshot."""
+        after = batch.after
+        if after is None or count >= len(batch):
+            return
+        assert count > 0 and self._handed_out[0][0] is batch, "those before it come first"
+        seen, running = batch.documents[count - 1].seq, max(after.running, after.seen)
+        batch.after = FollowerState(after.log, self.state.snapshot, seen, running)
 
     def acknowledge(self, batch: ChangeBatch) -> None:
         batch.is_acknowledged = True

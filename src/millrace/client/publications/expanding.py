@@ -46,6 +46,7 @@ class Expanding:
     async def _is_valid(self, publication: Publication, first: Lsn) -> bool:
         """Waits for the metadata repository, as readers wait for nodes."""
         while True:
+            self._client.check_open()
             try:
                 lookups = self._client.publications.lookups
                 return await lookups.is_valid(self._target.id, publication, first)

@@ -13,6 +13,8 @@ layout's number stands in the body, so that one is never taken for another.
   I3  Nothing is handed out before sizes, checksum and I2 were checked: bytes that are no such
       body give ProtocolError, nothing else, and never a read outside of them.
   I4  Encoding is deterministic.
+  I5  Keys of documents have 1 to DOCUMENT_KEY_BYTES_MAX bytes, whoever sends them: longer ones are
+      more than a disk can file.
 """
 
 from array import array
@@ -30,7 +32,7 @@ import pyarrow as pa
 from millrace.codec.columns import AnyArray, padding
 from millrace.core.documents.document import ChangeKind, Document
 from millrace.errors import ProtocolError
-from millrace.limits import DOCUMENT_BATCH_MAX
+from millrace.limits import DOCUMENT_BATCH_MAX, DOCUMENT_KEY_BYTES_MAX
 
 _TABLE: Final = Struct("<4I")
 _TRAILER: Final = Struct("<II")
@@ -199,7 +201,7 @@ def decode_documents(data: bytes) -> list[Document]:
         raise ProtocolError(f"{min(seqs)} is no seq")
     named = map(_KINDS.__getitem__, kinds)
     make: Any = Document  # Its fields are NewTypes of what the columns hold.
-    keys, values = body.binary(0), body.binary(1)
+    keys, values = checked_keys(body.binary(0)), body.binary(1)
     return list(map(make, keys, values, seqs, cas, flags, expiry, named, datatypes))
 
 
@@ -208,7 +210,14 @@ def encode_keys(keys: Sequence[bytes]) -> bytes:
 
 
 def decode_keys(data: bytes) -> list[bytes]:
-    return read_body(KEYS, data).binary(0)
+    return checked_keys(read_body(KEYS, data).binary(0))
+
+
+def checked_keys(keys: list[bytes]) -> list[bytes]:
+    """As the decoder of frames does it for the key of a frame.  Keeps I5."""
+    if keys and not 0 < min(map(len, keys)) <= max(map(len, keys)) <= DOCUMENT_KEY_BYTES_MAX:
+        raise ProtocolError(f"a key is empty, or longer than {DOCUMENT_KEY_BYTES_MAX} bytes")
+    return keys
 
 
 @cache

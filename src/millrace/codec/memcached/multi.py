@@ -7,9 +7,7 @@ partition which has moved costs its own rows alone.
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from millrace.codec.memcached.columns import Layout, LayoutId, encode_body, read_body
-from millrace.errors import ProtocolError
-from millrace.limits import DOCUMENT_KEY_BYTES_MAX
+from millrace.codec.memcached.columns import Layout, LayoutId, checked_keys, encode_body, read_body
 
 _MULTI_GET: Final = Layout(LayoutId.MULTI_GET, ("H",), 1)
 _MULTI_GET_ANSWER: Final = Layout(LayoutId.MULTI_GET_ANSWER, ("H", "Q", "I"), 1)
@@ -83,10 +81,3 @@ def encode_multi_stored(answer: MultiStored) -> bytes:
 def decode_multi_stored(data: bytes) -> MultiStored:
     body = read_body(_MULTI_SET_ANSWER, data)
     return MultiStored(body.numbers(0), body.numbers(1))
-
-
-def checked_keys(keys: list[bytes]) -> list[bytes]:
-    """As the decoder of frames does it for the key of a frame."""
-    if keys and not 0 < min(map(len, keys)) <= max(map(len, keys)) <= DOCUMENT_KEY_BYTES_MAX:
-        raise ProtocolError(f"a key is empty, or longer than {DOCUMENT_KEY_BYTES_MAX} bytes")
-    return keys

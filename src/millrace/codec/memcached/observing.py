@@ -57,7 +57,8 @@ class Observed(msgspec.Struct, frozen=True):
 
 class SeqWait(msgspec.Struct, frozen=True):
     """What SEQ_PERSISTENCE asks: answer when `seq` is there.  DCP's clients give the seq alone;
-    the rest is an extension.  `id` None: any; no timeout: the server's own."""
+    the rest is an extension.  `id` None: any; no timeout: the server's own, which also bounds the
+    longest."""
 
     seq: Seq
     id: FailoverId | None = None

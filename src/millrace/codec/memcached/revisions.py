@@ -15,11 +15,11 @@ from millrace.codec.memcached.columns import (
     Body,
     Layout,
     LayoutId,
+    checked_keys,
     encode_body,
     layout_of,
     read_body,
 )
-from millrace.codec.memcached.multi import checked_keys
 from millrace.codec.memcached.opcodes import Status
 from millrace.core.documents.document import NO_CAS, NO_SEQ, ChangeKind, Document
 from millrace.core.documents.revisions import Revision

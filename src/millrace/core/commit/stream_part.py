@@ -165,9 +165,12 @@ class StreamPart:
         return [*effects, *self._give_up_if_not_whole()]
 
     def dirtied(self) -> list[NodeEffect]:
-        """The store lost blocks that it had acknowledged from memory, and says so in its state."""
+        """The store lost blocks that it had acknowledged from memory, and says so in its state; or
+        it has no state of the stream any more."""
         state = self._stored()
-        if state is not None:
+        if state is None:
+            self.replica.quarantine("the store has nothing of the stream any more")
+        else:
             self.replica.load(state)
         return self._give_up_if_not_whole()
 

@@ -13,7 +13,7 @@ I4  A revision (`revisions.py`) comes with its CAS, and is taken if it ranks abo
     tombstones on disk included; otherwise EXISTS.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from typing import Final
 
@@ -152,6 +152,7 @@ class Operations:
         fetch: Callable[[PartitionId, Sequence[bytes]], list[Document]],
     ) -> None:
         self.value_bytes_max = value_bytes_max
+        self.is_disk_full = False  # Its owner says so: whoever refuses changes lets deletions be.
         self._load = load
         self._fetch = fetch
         self._by_verb: dict[Verb, Callable[[Partition, Command, int], Outcome]] = {
@@ -320,14 +321,17 @@ class Operations:
         buried = self._buried(partition, [revision.key for revision in revisions])
         return take(partition, revisions, buried, self._load, now_us)
 
-    def read_revisions(self, partition: Partition, keys: Sequence[bytes]) -> list[Document | None]:
+    def read_revisions(
+        self, partition: Partition, keys: Sequence[bytes]
+    ) -> Iterator[Document | None]:
         """The newest version of each with its value, or its tombstone; None: nothing is known of
-        it."""
+        it.  A value is loaded when its turn comes: who has enough stops asking."""
         buried = self._buried(partition, keys)
-        newest = [partition.table.get(key) or buried.get(key) for key in keys]
-        return [
-            self._load(each) if each is not None and each.value is None else each for each in newest
-        ]
+        for key in keys:
+            newest = partition.table.get(key) or buried.get(key)
+            if newest is not None and newest.value is None:
+                newest = self._load(newest)
+            yield newest
 
     def _buried(self, partition: Partition, keys: Sequence[bytes]) -> dict[bytes, Document]:
         missing = not_in_memory(partition, keys)

@@ -7,6 +7,8 @@ and sends what `pump` returns.  It never looks for changes itself: an idle one c
       message.  Answers and keep-alives are not counted: they reach whoever acknowledges nothing.
   I2  A consumer that acknowledges nothing holds a view for VIEW_MS_MAX at most.
   I3  A peer that was silent for two intervals of the keep-alive is gone: `is_lost`.
+  I4  A repair brings nothing in that a client could not have stored: what is too large, or has no
+      proper key, is not taken.
 """
 
 from collections.abc import Callable
@@ -52,6 +54,7 @@ from millrace.core.documents.producer_settings import ProducerSettings
 from millrace.core.documents.stream_cycle import StreamCycle
 from millrace.core.documents.stream_rules import Accepted, high_of, judge
 from millrace.core.documents.undoing import ANSWER_BYTES_MAX
+from millrace.limits import DOCUMENT_FRAME_BYTES_MAX, DOCUMENT_KEY_BYTES_MAX
 
 FETCH_KEYS_MAX: Final = 10_000
 FETCH_KEYS_AT_ONCE: Final = 64  # Values may be large: it is seen in time if they are too many.
@@ -67,14 +70,17 @@ class Producer:
         now_ms: int,
         on_ack: OnAck | None = None,
         clock_us: Callable[[], int] | None = None,
+        value_bytes_max: int = DOCUMENT_FRAME_BYTES_MAX,
     ) -> None:
-        """`clock_us` tells the microseconds since 1970, for documents that repairs change."""
+        """`clock_us` tells the microseconds since 1970, for documents that repairs change, and
+        `value_bytes_max` how large these may be: as the bucket's attributes say."""
         self.name = ""
         self.settings = ProducerSettings()
         self.acks: dict[PartitionId, SeqAck] = {}
         self._source = source
         self._on_ack = on_ack
         self._clock_us = clock_us
+        self._value_bytes_max = value_bytes_max
         self._cycle = StreamCycle()
         self._purged_told: dict[PartitionId, Seq] = {}  # With the failover log, last.
         self._unacknowledged_bytes = 0
@@ -232,8 +238,14 @@ class Producer:
             return found[0].seq if found else NO_SEQ
 
         now_us = self._now_ms * 1000 if self._clock_us is None else self._clock_us()
-        taken = partition.repair(message.rollback, message.documents, fetch_seq, now_us)
+        offered = [document for document in message.documents if self._is_storable(document)]
+        taken = partition.repair(message.rollback, offered, fetch_seq, now_us)
         return Repaired(tuple(taken))
+
+    def _is_storable(self, document: Document) -> bool:
+        """Keeps I4."""
+        is_key = 0 < len(document.key) <= DOCUMENT_KEY_BYTES_MAX
+        return is_key and len(document.value or b"") <= self._value_bytes_max
 
     def _check_id(
         self, number: PartitionId, id: FailoverId, states: frozenset[PartitionState]

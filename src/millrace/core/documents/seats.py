@@ -134,8 +134,10 @@ def is_settled(seat: Seat, node: NodeId, hosted: HostedPartition | None) -> bool
     """Whether the node is what the seat says."""
     if hosted is None:
         return node not in seat.holders
+    state = wanted_state(seat, node)
     is_current = hosted.is_ordered and hosted.term == seat.term
-    return is_current and hosted.state is wanted_state(seat, node)
+    is_idle = state is PartitionState.ACTIVE and not hosted.is_confirmed
+    return is_current and hosted.state is state and not is_idle
 
 
 def is_doubtful(seat: Seat, node: NodeId, hosted: HostedPartition | None) -> bool:

@@ -12,6 +12,8 @@ another id, all who wait are told: their mutation may be lost, or safe; they hav
       when they are looked at first.
   I2  What a replica acknowledged under another failover id does not count.
   I3  At most WAITS_MAX wait; more are refused when they come.
+  I4  Who is told, or has been forgotten, leaves places in the heaps: no more than those of the open
+      waits and STALE_MAX.
 """
 
 from collections.abc import Collection
@@ -27,6 +29,7 @@ from millrace.types import NodeId
 
 WAITS_MAX: Final = 16_384  # Of one partition.
 WAIT_MS_DEFAULT: Final = 30_000
+WAIT_MS_MAX: Final = 600_000  # Who wants to wait longer asks again.
 STALE_MAX: Final = 64  # Deadlines of waits that are over, beyond those of the waits that are not.
 
 
@@ -71,6 +74,7 @@ class Wait(msgspec.Struct, Generic[Ticket]):
 class Waits(Generic[Ticket]):
     def __init__(self) -> None:
         self._open: dict[int, Wait[Ticket]] = {}  # By number, in the order of asking.
+        self._numbers: dict[Ticket, int] = {}  # Of those that are open.
         self._fresh: list[int] = []  # Not looked at yet.
         self._by_seq: dict[Durability, list[tuple[Seq, int]]] = {kind: [] for kind in Durability}
         self._deadlines: list[tuple[int, int]] = []
@@ -90,14 +94,23 @@ class Waits(Generic[Ticket]):
     def add(
         self, ticket: Ticket, id: FailoverId, seq: Seq, condition: Durability, deadline_ms: int
     ) -> bool:
-        """False: too many wait.  It is answered by a later `look`, even if it is over already."""
+        """False: too many wait.  It is answered by a later `look`, even if it is over already.
+        Tickets differ."""
         if len(self._open) >= WAITS_MAX:
             return False
         self._number += 1
         self._open[self._number] = Wait(ticket, id, seq, condition, deadline_ms)
+        self._numbers[ticket] = self._number
         self._fresh.append(self._number)
         heappush(self._deadlines, (deadline_ms, self._number))
         return True
+
+    def forget(self, ticket: Ticket) -> None:
+        """Nobody wants to know any more; it may be over already."""
+        number = self._numbers.pop(ticket, None)
+        if number is not None:
+            del self._open[number]
+            self._tidy()
 
     def replica_acked(self, node: NodeId, id: FailoverId, complete: Seq, persisted: Seq) -> None:
         """The newest word of a replica counts, even if it is less than the one before."""
@@ -142,7 +155,9 @@ class Waits(Generic[Ticket]):
 
     def _take_fresh(self, partition: Partition, ended: list[tuple[Ticket, WaitOutcome]]) -> None:
         for number in self._fresh:
-            wait = self._open[number]
+            wait = self._open.get(number)
+            if wait is None:
+                continue  # Forgotten.
             is_asked_rightly = self._is_master or wait.condition in OF_ANY_COPY
             if partition.state is PartitionState.DEAD or not is_asked_rightly:
                 self._end(number, WaitOutcome.NOT_MY_PARTITION, ended)
@@ -175,14 +190,16 @@ class Waits(Generic[Ticket]):
     ) -> None:
         wait = self._open.pop(number, None)
         if wait is not None:
+            self._numbers.pop(wait.ticket, None)
             ended.append((wait.ticket, outcome))
 
     def _tidy(self) -> None:
-        """Waits that are over leave their places in the heaps to this."""
+        """Keeps I4."""
         if len(self._deadlines) <= 2 * len(self._open) + STALE_MAX:
             return
         self._deadlines = [(wait.deadline_ms, number) for number, wait in self._open.items()]
         heapify(self._deadlines)
+        self._fresh = [number for number in self._fresh if number in self._open]
         for condition, heap in self._by_seq.items():
             left = [entry for entry in heap if entry[1] in self._open]
             heapify(left)

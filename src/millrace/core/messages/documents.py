@@ -50,6 +50,7 @@ class HostedPartition(msgspec.Struct, frozen=True, array_like=True):
     is_clean: bool = False
     is_ordered: bool = False
     created: int = 0  # The term in which the copy was made.
+    is_confirmed: bool = True  # By an order under the node's present lease: a master may serve.
 
 
 class HostedBucket(msgspec.Struct, frozen=True, array_like=True):

@@ -130,6 +130,10 @@ class SequencedStorage:
         self.end = state.end
         self.marks = state.marks
 
+    def lose(self) -> None:
+        """The store has nothing of the log any more.  Keeps I5."""
+        self.fence = msgspec.structs.replace(self.fence, standing=Standing.DIRTY)
+
     @property
     def is_stored(self) -> bool:
         """Something was changed here: the log is worth remembering."""

@@ -35,6 +35,7 @@ class Wrong(Enum):
     NOT_HELD = "not_held"  # A copyset names a node that does not hold the block.
     DIFFERENT = "different"  # Copies of the same positions are not the same block.
     SILENT_NODE = "silent_node"  # It did not tell what it holds.
+    END_UNKNOWN = "end_unknown"  # No sequencer could tell, e.g. for want of nodes to recover it.
     # Found by an audit, which reads the blocks (`core/auditing.py`).
     DAMAGED = "damaged"  # A copy does not match its checksum.
     MISFILED = "misfiled"  # The index describes another block than the one that lies there.

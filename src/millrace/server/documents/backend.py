@@ -6,7 +6,7 @@ awaited.
 """
 
 from asyncio import Future
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
 from millrace.codec.memcached.binary import Request, Response
@@ -56,16 +56,26 @@ class BucketHost(Protocol):
         Commands of one partition are executed in the order of the calls.  Does not raise: what
         cannot be done is TEMPORARY_FAILURE, what may have been done is AMBIGUOUS."""
 
-    async def flush_elsewhere(self) -> bool:
-        """Every other node deletes the documents of the partitions it is the master of (there
-        `flush` does); whether all have done so."""
+    @property
+    def numbers(self) -> Collection[PartitionId]:
+        """Of all partitions of the bucket, wherever they are."""
+
+    def named_here(self) -> set[PartitionId]:
+        """The partitions that the map names this node the master of."""
+
+    async def reload_map(self) -> None:
+        """Does not raise: if it cannot be read the old one stays."""
+
+    async def flush_elsewhere(self, numbers: Collection[PartitionId]) -> set[PartitionId]:
+        """The other nodes that the map names as the masters of these delete their documents (there
+        `flush` does); the ones that were emptied by their masters.  Does not raise."""
 
     def wait(
         self, number: PartitionId, token: MutationToken, condition: Durability, timeout_ms: int
     ) -> Future[WaitOutcome]:
         """Until the change is as safe as that; 0 ms: as long as is usual.  TIMED_OUT at once if too
-        many wait.  The partition may be a replica's, for ARRIVED and PERSISTED.  The future is
-        cancelled when nobody wants to know any more."""
+        many wait.  The partition may be a replica's, for ARRIVED and PERSISTED.  Who
+        does not want to know any more cancels the future, and the wait is forgotten."""
 
     def map_json(self) -> bytes:
         """The bucket's partition map, as clients that know the map read it."""

@@ -169,7 +169,11 @@ class BinaryConversation:
             return word(request, verb, outcome)
         assert not isinstance(outcome, Outcome)
         size = len(request.key) + len(request.value)
-        return Pending(outcome, partial(word, request, verb), size)
+        # What this node has carried out waits for others; what it passes on is still to be done.
+        is_wait = self._visitor.is_map_aware or (
+            host is not None and host.active(host.partition_of(request.key)) is not None
+        )
+        return Pending(outcome, partial(word, request, verb), size, is_wait)
 
     def _word_read(self, request: Request, verb: Verb, outcome: Outcome) -> bytes:
         self._visitor.counts.count(verb, outcome)

@@ -5,6 +5,8 @@ I1  Nothing is read or changed on a node that is not serving: its lease may be o
 I2  A change whose durability was asked for is answered with OK only when it is as safe as that.
     When this cannot be said the answer is AMBIGUOUS, because the change stands here and may last.
 I3  The values of one answer are at most ANSWER_BYTES_MAX together.
+I4  A node that is congested reads, and changes nothing; if that is because its disk is full it
+    deletes, too: else it would be full for ever.
 """
 
 import asyncio
@@ -45,7 +47,7 @@ def carry_out(host: BucketHost, number: PartitionId, command: Command) -> Outcom
     partition = host.active(number)
     if partition is None:
         return NOT_MY_PARTITION
-    if not host.is_serving or (host.is_congested and command.verb is not Verb.GET):
+    if not host.is_serving or (host.is_congested and not _is_let_through(host, command.verb)):
         return TEMPORARY_FAILURE
     try:
         outcome = host.operations.execute(partition, command, host.now_us())
@@ -54,6 +56,12 @@ def carry_out(host: BucketHost, number: PartitionId, command: Command) -> Outcom
     if command.level and outcome.id:
         return _when_durable(host, number, command, outcome)
     return outcome
+
+
+def _is_let_through(host: BucketHost, verb: Verb) -> bool:
+    """Keeps I4.  What deletes a document takes the place of one, so there is an end to it; the
+    deletion of another cluster's may be of a key that was never here."""
+    return verb is Verb.GET or (verb is Verb.DELETE and host.operations.is_disk_full)
 
 
 def carry_out_anywhere(host: BucketHost, command: Command) -> Outcome | Later:

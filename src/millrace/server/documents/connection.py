@@ -11,6 +11,8 @@ I3  Memory is bounded: while answers are not taken, or too much is under way, re
     performed nor read.
 I4  The last answer is followed by an end of stream, and what the peer still sends is thrown away
     for a while: otherwise the system would reset the connection, and the answer might be lost.
+I5  Nothing waits for long on behalf of a peer that is gone, or may be.  What it has asked to be
+    changed is changed all the same.
 """
 
 import asyncio
@@ -33,6 +35,7 @@ TURN_READ_BYTES: Final = 64 * 1024  # After a read of so much others are served.
 TURN_WRITE_BYTES: Final = 256 * 1024  # Answers are handed to the system at this size at the latest.
 WRITE_BUFFER_BYTES_HIGH: Final = 1 * MIB
 LINGER_S: Final = 30.0
+ENDED_WAIT_S: Final = 5.0  # A peer that has ended may still listen, or be gone: it looks the same.
 HELD_BYTES_MAX: Final = 512 * MIB  # Requests that are not whole yet, of all connections together.
 
 _BINARY: Final = (int(Magic.REQUEST), int(Magic.FRAMED_REQUEST))
@@ -66,6 +69,7 @@ class Connection(asyncio.Protocol):
         self._requests: deque[Any] = deque()
         self._answers = OrderedAnswers()
         self._tasks: set[asyncio.Future[Any]] = set()
+        self._waits: set[asyncio.Future[Any]] = set()  # Those tasks that only wait.
         self._exclusive: Exclusive | Last | None = None  # It runs, or waits for those before it.
         self._held_bytes = 0
         self._is_reading = True
@@ -103,6 +107,7 @@ class Connection(asyncio.Protocol):
         if self._is_ending:
             return False
         self._requests.append(None)
+        self._linger = self._loop.call_later(ENDED_WAIT_S, self._end_waits)
         if not self._is_turn_due:
             self._take_turn()
         return True
@@ -122,6 +127,8 @@ class Connection(asyncio.Protocol):
         self._hold(0)
         if self._linger is not None:
             self._linger.cancel()
+        for wait in self._waits:
+            wait.cancel()  # Keeps I5.
         self._look_if_over()
         if self._conversation is not None:
             self._conversation.closed()
@@ -276,6 +283,8 @@ class Connection(asyncio.Protocol):
         place = self._answers.reserve(pending.request_bytes)
         task = asyncio.ensure_future(pending.work)
         self._tasks.add(task)
+        if pending.is_wait:
+            self._waits.add(task)
         task.add_done_callback(partial(self._settle, place, pending.word, is_exclusive))
 
     def _settle(
@@ -286,6 +295,7 @@ class Connection(asyncio.Protocol):
         task: asyncio.Future[Any],
     ) -> None:
         self._tasks.discard(task)
+        self._waits.discard(task)
         if task.cancelled():
             self._look_if_over()
             return
@@ -323,6 +333,13 @@ class Connection(asyncio.Protocol):
             self._transport.write_eof()
             self._linger = self._loop.call_later(LINGER_S, self._transport.abort)
 
+    def _end_waits(self) -> None:
+        """The peer ended a while ago.  Keeps I5."""
+        if self._waits:
+            self._transport.abort()
+        else:
+            self._linger = self._loop.call_later(ENDED_WAIT_S, self._end_waits)
+
     def _hold(self, held_bytes: int) -> None:
         """So much of a request is here that is not whole.  Keeps I3 for all together."""
         counts = self._visitor.counts
@@ -332,6 +349,7 @@ class Connection(asyncio.Protocol):
             self.abort()
 
     def _look_if_over(self) -> None:
-        """What was begun is finished even if nobody waits for the answer: quiet changes count."""
+        """What changes something is finished even if nobody waits for the answer: quiet changes
+        count."""
         if self._is_lost and not self._tasks:
             self._on_over(self)

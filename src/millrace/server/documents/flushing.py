@@ -3,11 +3,15 @@
 Replicas and consumers follow the change stream, so nothing may vanish from it: a flush is as many
 deletions as there are documents, done in turns so that others are served between them.
 
-I1  What was stored after the flush began is left alone.
+I1  What was stored in a partition after its flush began is left alone.
 I2  A bucket has at most one flush that waits for its time: a later order takes its place.
+I3  A flush is whole only if each partition was emptied by its master, from its first document to
+    its last.  What was not is tried again for a while, and what was is not.
 """
 
 import asyncio
+import logging
+from collections.abc import Collection
 from typing import Final
 
 from millrace.core.documents.document import PartitionId, PartitionState, Seq
@@ -15,22 +19,56 @@ from millrace.core.documents.operations import absolute_expiry_s
 from millrace.server.documents.backend import BucketHost, DocumentBackend
 
 TURN_DOCUMENTS: Final = 512  # A few milliseconds.
+PATIENCE_S: Final = 3.0  # For masters that are just changing; the client waits as long.
+DELAYED_PATIENCE_S: Final = 600.0  # The client was told that it would be done.
+PAUSE_S: Final = 0.1  # Before the second attempt; twice as long before each one more ...
+PAUSE_S_MAX: Final = 5.0  # ... up to this.
+
+_log: Final = logging.getLogger(__name__)
 
 
 async def flush(host: BucketHost) -> bool:
-    """Of the partitions that this node is the master of; whether all were deleted."""
-    if not host.is_serving:
-        return False
-    standing = [(p.number, p.high) for p in host.copies() if p.state is PartitionState.ACTIVE]
-    is_whole = True
-    for number, high in standing:
-        is_whole = await _flush_partition(host, number, high) and is_whole
-    return is_whole
+    """Of the partitions that this node is the master of; whether all were emptied."""
+    return await _flush(host, is_everywhere=False, patience_s=0.0)
 
 
 async def flush_everywhere(host: BucketHost) -> bool:
-    is_whole_here = await flush(host)
-    return await host.flush_elsewhere() and is_whole_here
+    return await _flush(host, is_everywhere=True, patience_s=PATIENCE_S)
+
+
+async def _flush(host: BucketHost, is_everywhere: bool, patience_s: float) -> bool:
+    """Keeps I3."""
+    loop = asyncio.get_running_loop()
+    until_s, pause_s = loop.time() + patience_s, PAUSE_S
+    emptied: set[PartitionId] = set()
+    while True:
+        emptied |= await _empty_here(host, emptied)
+        if is_everywhere:
+            emptied |= await host.flush_elsewhere(set(host.numbers) - emptied)
+        if emptied.issuperset(host.numbers if is_everywhere else _led_here(host)):
+            return True
+        if loop.time() + pause_s > until_s:
+            return False
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, PAUSE_S_MAX)
+        await host.reload_map()
+
+
+def _active_here(host: BucketHost) -> dict[PartitionId, Seq]:
+    return {p.number: p.high for p in host.copies() if p.state is PartitionState.ACTIVE}
+
+
+def _led_here(host: BucketHost) -> set[PartitionId]:
+    """As the map says, or the node itself: whoever asks may mean either."""
+    return host.named_here() | _active_here(host).keys()
+
+
+async def _empty_here(host: BucketHost, besides: Collection[PartitionId]) -> set[PartitionId]:
+    """Those that this node has emptied as their master."""
+    if not host.is_serving:
+        return set()
+    standing = [each for each in _active_here(host).items() if each[0] not in besides]
+    return {number for number, high in standing if await _flush_partition(host, number, high)}
 
 
 async def _flush_partition(host: BucketHost, number: PartitionId, high: Seq) -> bool:
@@ -60,7 +98,7 @@ class DelayedFlushes:
     def __init__(self, backend: DocumentBackend) -> None:
         self._backend = backend
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._tasks: set[asyncio.Task[bool]] = set()
+        self._tasks: dict[tuple[str, bool], asyncio.Task[None]] = {}
 
     def order(self, bucket: str, is_everywhere: bool, delay_s: float) -> None:
         self.forget(bucket)  # Keeps I2.
@@ -75,13 +113,26 @@ class DelayedFlushes:
     def close(self) -> None:
         for timer in self._timers.values():
             timer.cancel()
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
 
     def _begin(self, bucket: str, is_everywhere: bool) -> None:
+        """One that is still being tried is part of this one."""
         self._timers.pop(bucket, None)
+        before = self._tasks.pop((bucket, is_everywhere), None)
+        if before is not None:
+            before.cancel()
         host = self._backend.bucket(bucket)
         if host is not None:
-            task = asyncio.create_task(flush_everywhere(host) if is_everywhere else flush(host))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            work = _flush_at_last(host, is_everywhere)
+            self._tasks[bucket, is_everywhere] = asyncio.create_task(work)
+
+
+async def _flush_at_last(host: BucketHost, is_everywhere: bool) -> None:
+    is_whole = False
+    try:
+        is_whole = await _flush(host, is_everywhere, DELAYED_PATIENCE_S)
+    except Exception:
+        _log.exception("document_flush_failed", extra={"fields": {"bucket": host.name}})
+    if not is_whole:
+        _log.error("document_flush_not_whole", extra={"fields": {"bucket": host.name}})

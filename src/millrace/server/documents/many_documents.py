@@ -86,7 +86,8 @@ def set_many(visitor: Visitor, request: Request) -> Answer:
     if storing.elsewhere and not visitor.is_map_aware:
         return Exclusive(storing.forward, word)
     if storing.rows.has_changes and request.durability is not None:
-        return Pending(storing.rows.settled(request.durability), word, len(request.value))
+        wait = storing.rows.settled(request.durability)
+        return Pending(wait, word, len(request.value), is_wait=True)
     return word(storing.rows.answer)
 
 
@@ -112,13 +113,10 @@ class _Storing:
     def store(self, partitions: Sequence[int] | None) -> None:
         """What is stored here; `partitions` None: as the keys say."""
         host, documents = self._host, self._documents
-        if not host.is_serving or host.is_congested:
-            self.rows.mark(range(len(documents.keys)), OperationStatus.TEMPORARY_FAILURE)
-            return
         numbers = map(host.partition_of, documents.keys) if partitions is None else partitions
         now_us = host.now_us()
         for number, rows in rows_by_partition(numbers).items():
-            self._store_partition(number, self._fitting(rows), now_us)
+            self._store_partition(number, rows, now_us)
 
     def _fitting(self, rows: list[int]) -> list[int]:
         values, largest = self._documents.values, self._host.operations.value_bytes_max
@@ -129,7 +127,12 @@ class _Storing:
         return [row for row in rows if len(values[row]) <= largest]
 
     def _store_partition(self, number: PartitionId, rows: list[int], now_us: int) -> None:
-        partition = self._host.active(number)
+        host = self._host
+        partition = host.active(number)
+        if partition is not None and (not host.is_serving or host.is_congested):
+            self.rows.mark(rows, OperationStatus.TEMPORARY_FAILURE)
+            return
+        rows = self._fitting(rows)
         if partition is None:
             self.rows.mark(rows, OperationStatus.NOT_MY_PARTITION)
             self.elsewhere += rows

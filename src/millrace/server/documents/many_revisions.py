@@ -7,7 +7,8 @@ I1  Revisions of one partition are taken in one step, in their order.
 I2  A wait for durability covers what stands there for each row, be it the revision that was
     written or the one that ranks above it: an offer that ended well stays outdone for ever.
 I3  The values of one answer are at most ANSWER_BYTES_MAX together; what is more is TOO_LARGE as a
-    whole, and to be asked for in parts.
+    whole, and to be asked for in parts.  Once it is too much nothing more is read: whatever is
+    asked for, it costs no more than an answer does.
 """
 
 from collections.abc import Sequence
@@ -58,7 +59,8 @@ def write_revisions(visitor: Visitor, request: Request) -> Answer:
     writing.write()
     word = partial(_word_written, visitor, request, placed.revisions)
     if writing.rows.has_changes and request.durability is not None:
-        return Pending(writing.rows.settled(request.durability), word, len(request.value))
+        wait = writing.rows.settled(request.durability)
+        return Pending(wait, word, len(request.value), is_wait=True)
     return word(writing.rows.answer)
 
 
@@ -80,10 +82,11 @@ def read_revisions(visitor: Visitor, request: Request) -> Answer:
         partitions, keys = decode_multi_get(request.value)
     except ProtocolError:
         return fail(request, Status.INVALID_ARGUMENTS)
-    statuses, found = _Reading(host, keys).read(partitions)
-    if sum(document.size for document in found if document is not None) > ANSWER_BYTES_MAX:
+    reading = _Reading(host, keys)
+    reading.read(partitions)
+    if reading.is_too_much:
         return fail(request, Status.TOO_LARGE)  # Keeps I3.
-    return succeed(request, encode_revisions_read(statuses, found))
+    return succeed(request, encode_revisions_read(reading.statuses, reading.found))
 
 
 class _Writing:
@@ -138,29 +141,45 @@ class _Writing:
 
 
 class _Reading:
+    """One READ_REVISIONS."""
+
     def __init__(self, host: BucketHost, keys: Sequence[bytes]) -> None:
         self._host = host
         self._keys = keys
-        self._statuses: list[int] = [_NOT_MY_PARTITION] * len(keys)
-        self._found: list[Document | None] = [None] * len(keys)
+        self._bytes = 0
+        self.statuses: list[int] = [_NOT_MY_PARTITION] * len(keys)
+        self.found: list[Document | None] = [None] * len(keys)
 
-    def read(self, partitions: Sequence[int]) -> tuple[list[int], list[Document | None]]:
+    @property
+    def is_too_much(self) -> bool:
+        return self._bytes > ANSWER_BYTES_MAX
+
+    def read(self, partitions: Sequence[int]) -> None:
         for number, rows in rows_by_partition(partitions).items():
             partition = self._host.active(number)
-            if partition is not None:
+            if partition is not None and not self.is_too_much:
                 self._read(partition, rows)
-        return self._statuses, self._found
 
     def _read(self, partition: Partition, rows: Rows) -> None:
-        keys = [self._keys[row] for row in rows]
+        """All rows of a partition, or none: a value that cannot be read makes them fail."""
         try:
-            found = self._host.operations.read_revisions(partition, keys)
-            is_read = self._host.is_serving
+            is_read = self._host.is_serving and self._read_values(partition, rows)
         except ValueUnavailable:
             is_read = False
-        for at, row in enumerate(rows):
+        for row in rows:
             if not is_read:
-                self._statuses[row] = _TEMPORARY_FAILURE
+                self.found[row] = None
+                self.statuses[row] = _TEMPORARY_FAILURE
             else:
-                self._found[row] = found[at]
-                self._statuses[row] = _NOT_FOUND if found[at] is None else _OK
+                self.statuses[row] = _NOT_FOUND if self.found[row] is None else _OK
+
+    def _read_values(self, partition: Partition, rows: Rows) -> bool:
+        """Whether all were read.  Keeps I3."""
+        keys = [self._keys[row] for row in rows]
+        found = self._host.operations.read_revisions(partition, keys)
+        for row, document in zip(rows, found, strict=True):
+            self.found[row] = document
+            self._bytes += 0 if document is None else document.size
+            if self.is_too_much:
+                return False
+        return True

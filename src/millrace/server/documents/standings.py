@@ -28,7 +28,7 @@ from millrace.codec.memcached.pushes import BadMessage
 from millrace.core.documents.document import NO_CAS, PartitionId, PartitionState
 from millrace.core.documents.messages import MutationToken, WaitKind
 from millrace.core.documents.partition import Partition
-from millrace.core.documents.waits import Durability, WaitOutcome
+from millrace.core.documents.waits import WAIT_MS_MAX, Durability, WaitOutcome
 from millrace.server.documents.binary_answers import fail, refuse_partition, succeed
 from millrace.server.documents.visitor import Answer, Pending, Visitor
 
@@ -78,8 +78,9 @@ def wait_for_seq(visitor: Visitor, request: Request) -> Answer:
     id = partition.log.newest if asked.id is None else asked.id
     token = MutationToken(partition.number, id, asked.seq, NO_CAS)
     condition = _CONDITIONS[asked.kind]
-    wait = host.wait(partition.number, token, condition, asked.timeout_ms or 0)
-    return Pending(wait, partial(_word_wait, visitor, request))
+    timeout_ms = min(asked.timeout_ms or 0, WAIT_MS_MAX)
+    wait = host.wait(partition.number, token, condition, timeout_ms)
+    return Pending(wait, partial(_word_wait, visitor, request), is_wait=True)
 
 
 def _word_wait(visitor: Visitor, request: Request, outcome: WaitOutcome) -> bytes:

@@ -14,11 +14,13 @@ _OK: Final = OperationStatus.OK  # A name, for it is asked for with every answer
 
 
 class Pending(msgspec.Struct, frozen=True):
-    """An answer that is not known yet: what is done, and how its result is worded."""
+    """An answer that is not known yet: what is done, and how its result is worded.  `is_wait`: it
+    changes nothing any more, so it is given up when nobody is there to hear of it."""
 
     work: Awaitable[Any]
     word: Callable[[Any], bytes]
     request_bytes: int = 0  # What it keeps in memory.
+    is_wait: bool = False
 
 
 class Exclusive(msgspec.Struct, frozen=True):

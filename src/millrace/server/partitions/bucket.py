@@ -2,8 +2,8 @@
 
 I1  An order is carried out whole or not at all, only if it comes with the bucket's state CAS,
     and is answered when the rows are durable (R-Q).
-I2  A master serves nobody before its row is durable, before an order has named it since the
-    node's start, or while the node's lease may be over.
+I2  A master serves nobody before its row is durable, nor before an order has named it under the
+    node's present lease: while it had none another may have become the master.
 I3  What changed within one event is looked at once, after it.
 """
 
@@ -30,7 +30,7 @@ from millrace.core.messages.documents import (
 )
 from millrace.server.partitions.flusher import Flusher
 from millrace.server.partitions.following import Following
-from millrace.server.partitions.held import HeldPartition, Waiter
+from millrace.server.partitions.held import NO_LEASE, HeldPartition, Waiter
 from millrace.server.partitions.sessions import ProducerSession
 from millrace.server.partitions.surroundings import Surroundings, Timer
 from millrace.store.documents.contract import DocumentStore
@@ -136,7 +136,8 @@ class BucketPartitions:
 
     def describe(self, partitions: Sequence[PartitionId] = ()) -> HostedBucket:
         chosen = partitions or sorted(self.held)
-        told = tuple(self.held[number].describe() for number in chosen if number in self.held)
+        lease = self._around.lease
+        told = tuple(self.held[number].describe(lease) for number in chosen if number in self.held)
         documents = sum(
             len(each.partition.table)
             for each in self.held.values()
@@ -205,6 +206,7 @@ class BucketPartitions:
         held = self.held.get(order.number) or self._make(order.number, order.term)
         held.is_settled = False
         held.is_ordered = True
+        held.lease = self._around.lease
         held.was_clean = False
         held.partition.is_clean = False
         self._become(held.partition, order)
@@ -251,11 +253,11 @@ class BucketPartitions:
     @property
     def is_serving(self) -> bool:
         """Keeps I2, for all of them."""
-        return self.is_warm and self.is_enabled and self._around.has_lease
+        return self.is_warm and self.is_enabled and self._around.lease != NO_LEASE
 
     def active(self, number: PartitionId) -> Partition | None:
         held = self.held.get(number)
-        if held is None or not held.is_settled:
+        if held is None or not held.is_settled or held.lease != self._around.lease:
             return None
         return held.partition if held.partition.state is _ACTIVE else None
 

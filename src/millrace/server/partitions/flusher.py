@@ -1,30 +1,53 @@
 """The flusher: turns what partitions have queued into transactions of the store (R-I).
 
 One write is under way at a time, for all partitions that changed since the last one; while it runs
-the next one gathers, so the number of fsyncs falls as load rises.
+the next one gathers, so the number of fsyncs falls as load rises.  After one has failed each
+partition has a write of its own, until all succeed.
 
   I1  What a flush has is discarded from the queue only when it is durable.
   I2  A flush that failed loses nothing: all of it goes with a later one, after a rest.
-  I3  Whoever waits with `durable` is told after the row and the documents of that moment are on
-      disk, in the order of asking.
+  I3  Whoever waits with `durable` is told, in the order of asking, after the row of that moment and
+      the documents it speaks of are on disk.  If there is no room for them, the row with those that
+      are there must do (`making_do.py`), unless an undo or a shutdown in order rests on it.
+  I4  What cannot be written of one partition keeps nothing of another one from the disk.
 """
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
 from millrace.core.documents.document import PartitionId
 from millrace.core.documents.partition import Flush, Partition
+from millrace.core.documents.partition_row import PartitionRow
+from millrace.core.messages import Refusal
+from millrace.errors import Corruption
+from millrace.server.partitions.making_do import deletions, has_undo, without_documents
 from millrace.store.contract import StoreFailed
 from millrace.store.documents.contract import DocumentStore, PartitionBatch
 
 RETRY_MS: Final = 200
+WRITES_AT_ONCE: Final = 64  # Of those that partitions have of their own.
+DROPPED: Final = StoreFailed(Refusal.UNAVAILABLE, "the partition was dropped meanwhile")
 
 Later = Callable[[int, Callable[[], None]], object]
 Done = Callable[[], None]
 Key = tuple[int, PartitionId]  # Bucket and partition.
+Written = Callable[[StoreFailed | None], None]
+Wanted = tuple[Key, PartitionBatch, Written]  # A write.
 
 logger = logging.getLogger("millrace")
+
+
+class Taken(NamedTuple):
+    """A flush that is under way, and who waits for it."""
+
+    partition: Partition
+    flush: Flush
+    waiting: list[Done]
+
+
+Flushes = dict[Key, Taken]
 
 
 class Flusher:
@@ -34,12 +57,17 @@ class Flusher:
         self._later = later
         self._changed: dict[Key, Partition] = {}
         self._waiting: dict[Key, list[Done]] = {}
-        self._forgotten: set[Key] = set()  # While the present write runs.
+        self._forgotten: set[Key] = set()  # While the present round of writes runs.
         self._is_due = False
         self._is_writing = False
         self._is_resting = False
-        self.failure: StoreFailed | None = None  # Of the last write; None: it succeeded.
+        self.failure: StoreFailed | None = None  # Of the last round; None: all was written.
         self.flushes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Documents wait for room.  Deletions make some; other changes would wait as well."""
+        return self.failure is not None and self.failure.reason is Refusal.DISK_FULL
 
     def touch(self, bucket: int, partition: Partition) -> None:
         """The partition has something to flush."""
@@ -67,7 +95,7 @@ class Flusher:
         if self._is_writing or self._is_resting:
             return
         changed, self._changed = self._changed, {}
-        flushes: dict[Key, tuple[Partition, Flush, list[Done]]] = {}
+        flushes: Flushes = {}
         ready: list[Done] = []
         for key, partition in changed.items():
             flush = partition.take_flush()
@@ -75,52 +103,149 @@ class Flusher:
             if flush is None:
                 ready += waiting
             else:
-                flushes[key] = partition, flush, waiting
+                flushes[key] = Taken(partition, flush, waiting)
         if flushes:
             self._is_writing = True
             self._forgotten.clear()
-            batches = [_batch(bucket, flush) for (bucket, _), (_, flush, _) in flushes.items()]
-            self._store.write(batches, lambda failure: self._written(flushes, failure))
+            if self.failure is None:
+                batches = [_batch(bucket, taken.flush) for (bucket, _), taken in flushes.items()]
+                self._store.write(batches, partial(self._written, flushes))
+            else:
+                self._write_apart(flushes)
         for done in ready:
             done()
 
-    def _written(
-        self,
-        flushes: dict[Key, tuple[Partition, Flush, list[Done]]],
-        failure: StoreFailed | None,
-    ) -> None:
+    def _written(self, flushes: Flushes, failure: StoreFailed | None) -> None:
+        if failure is None:
+            self._succeeded(flushes)
+            self._end({}, None)
+        else:
+            self._write_apart(flushes)
+
+    def _succeeded(self, flushes: Flushes) -> None:
+        self.flushes += 1
+        for partition, flush, _ in flushes.values():
+            partition.flushed(flush)
+        for _, _, waiting in flushes.values():
+            _tell(waiting)
+
+    def _end(self, failed: Flushes, failure: StoreFailed | None) -> None:
         self._is_writing = False
         self.failure = failure
-        if failure is None:
-            self.flushes += 1
-            for partition, flush, _ in flushes.values():
-                partition.flushed(flush)
-            for _, _, waiting in flushes.values():
-                for done in waiting:
-                    done()
-        else:
-            self._put_back(flushes, failure)
-        if self._changed and not self._is_resting:
+        self._put_back(failed)
+        if failure is not None:
+            fields = {"partitions": len(failed), "detail": failure.detail}
+            logger.error("documents.flush_failed", extra={"fields": fields})
+            self._is_resting = True
+            self._later(RETRY_MS, self._rested)
+        elif self._changed:
             self._begin()
 
-    def _put_back(
-        self, flushes: dict[Key, tuple[Partition, Flush, list[Done]]], failure: StoreFailed
-    ) -> None:
+    def _put_back(self, failed: Flushes) -> None:
         """Keeps I2."""
-        logger.error("documents.flush_failed", extra={"fields": {"detail": failure.detail}})
-        for key, (partition, flush, waiting) in flushes.items():
+        for key, (partition, flush, waiting) in failed.items():
             if key in self._forgotten:
+                for done in waiting:
+                    self._later(0, done)
                 continue
             partition.flush_failed(flush)
             self._changed[key] = partition
             if waiting:
                 self._waiting[key] = waiting + self._waiting.get(key, [])
-        self._is_resting = True
-        self._later(RETRY_MS, self._rested)
 
     def _rested(self) -> None:
         self._is_resting = False
         self._begin()
+
+    # -- When not everything can be written -----------------------------------------------------
+
+    def _write_apart(self, flushes: Flushes) -> None:
+        """Keeps I4."""
+        failed: Flushes = {}
+        failures: dict[Key, StoreFailed] = {}
+
+        def written(key: Key, failure: StoreFailed | None) -> None:
+            if failure is None:
+                self._succeeded({key: flushes[key]})
+            else:
+                failed[key] = flushes[key]
+                failures[key] = failure
+
+        def ended() -> None:
+            for key in self._forgotten:
+                failures.pop(key, None)
+            full = [key for key, each in failures.items() if each.reason is Refusal.DISK_FULL]
+            # Against a full disk something can be done, so it is what is told of several.
+            told = next((failures[key] for key in full or failures), None)
+            self._make_do({key: failed[key] for key in full}, lambda: self._end(failed, told))
+
+        writes: list[Wanted] = [
+            (key, _batch(key[0], taken.flush), partial(written, key))
+            for key, taken in flushes.items()
+        ]
+        self._write_all(writes, ended)
+
+    def _make_do(self, full: Flushes, then: Done) -> None:
+        """What fits of those whose documents do not."""
+        rows = {bucket: self._rows_on_disk(bucket) for bucket in {bucket for bucket, _ in full}}
+        writes: list[Wanted] = []
+        for key, (partition, flush, waiting) in full.items():
+            (bucket, number), on_disk = key, rows[key[0]]
+            if on_disk is None:
+                continue
+            disk = on_disk.get(number, PartitionRow())
+            made_do = partial(self._made_do, flush, disk, waiting)
+            lean = without_documents(bucket, flush, disk)
+            if lean is None:
+                made_do(None)
+            else:
+                writes.append((key, lean, made_do))
+            tombstones = deletions(bucket, partition, flush, disk if lean is None else lean.row)
+            if tombstones is not None:
+                writes.append((key, tombstones, lambda failure: None))  # Else it is tried again.
+        self._write_all(writes, then)
+
+    def _rows_on_disk(self, bucket: int) -> dict[PartitionId, PartitionRow] | None:
+        try:
+            return self._store.rows(bucket)
+        except Corruption:  # Who reads documents tells it.
+            return None
+
+    def _made_do(
+        self, flush: Flush, disk: PartitionRow, waiting: list[Done], failure: StoreFailed | None
+    ) -> None:
+        """Keeps I3."""
+        must_be_whole = has_undo(flush, disk) or flush.row.is_clean
+        if failure is None and not must_be_whole:
+            told = waiting.copy()
+            waiting.clear()
+            _tell(told)
+
+    def _write_all(self, writes: list[Wanted], then: Done) -> None:
+        """`then` is called after all of them are answered.  Few at a time: whoever fails is
+        compared with all that are queued behind."""
+        now, rest = writes[:WRITES_AT_ONCE], writes[WRITES_AT_ONCE:]
+        left = len(now)
+        if not left:
+            then()
+
+        def answered(written: Written, failure: StoreFailed | None) -> None:
+            nonlocal left
+            left -= 1
+            written(failure)
+            if not left:
+                self._write_all(rest, then)
+
+        for key, batch, written in now:
+            if key in self._forgotten:  # Written behind its drop, it would be there again.
+                answered(written, DROPPED)
+            else:
+                self._store.write([batch], partial(answered, written))
+
+
+def _tell(waiting: list[Done]) -> None:
+    for done in waiting:
+        done()
 
 
 def _batch(bucket: int, flush: Flush) -> PartitionBatch:

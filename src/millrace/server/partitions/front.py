@@ -1,16 +1,21 @@
 """One bucket as the front end sees it, whether this node holds partitions of it or none.
 
 A client that does not know the map may ask any node: what this one is not the master of is passed
-on to the one that is.
+on to the one that is (`forwarding.py`).
+
+I1  A partition counts as emptied elsewhere only if its master led it in one term, from before it
+    was asked until after it had answered.
+I2  A wait whose future is cancelled is forgotten.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
 
-from millrace.core.documents.document import Document, PartitionId
+from millrace.core.documents.document import Document, PartitionId, PartitionState
 from millrace.core.documents.map import BucketRecord
 from millrace.core.documents.messages import MutationToken
 from millrace.core.documents.operations import (
@@ -26,20 +31,28 @@ from millrace.core.documents.operations import (
 from millrace.core.documents.partition import Partition
 from millrace.core.documents.waits import Durability, WaitOutcome
 from millrace.core.messages import Message
-from millrace.core.messages.documents import BucketEmptied, CarriedOut, CarryOut, EmptyBucket
+from millrace.core.messages.documents import (
+    BucketEmptied,
+    BucketsDescribed,
+    CarriedOut,
+    CarryOut,
+    DescribeBuckets,
+    EmptyBucket,
+)
 from millrace.errors import Corruption, MillraceError
 from millrace.server.documents.backend import Stat
 from millrace.server.partitions.bucket import BucketPartitions
+from millrace.server.partitions.forwarding import Forwarding, Reload
 from millrace.server.partitions.surroundings import Surroundings
 from millrace.store.documents.contract import DocumentStore
 from millrace.types import NO_NODE, NodeId
 
 FORWARD_MS: Final = 10_000
 EMPTY_MS: Final = 60_000
+DESCRIBE_MS: Final = 10_000
 
 AskNode = Callable[[NodeId, Message, int], Awaitable[Message]]
 Addresses = Callable[[NodeId], str]  # Of documents ports; empty: not known.
-Reload = Callable[[], Awaitable[None]]  # Reads the map anew.
 
 
 class BucketFront:
@@ -59,6 +72,8 @@ class BucketFront:
         self._ask_node = ask_node
         self._addresses = addresses
         self._reload = reload
+        self._proven: set[NodeId] = set()  # They have answered, and nothing failed since.
+        self._forwarding = Forwarding(self._forward_once, self._is_proven, reload)
         self.here: BucketPartitions | None = None  # None: this node holds nothing of it.
         self._operations = Operations(record.attributes.value_bytes_max, self._load, self._fetch)
 
@@ -113,11 +128,11 @@ class BucketFront:
     async def forward(self, number: PartitionId, command: Command) -> Outcome:
         """If the map turns out to be old, once more with the present one.  After that the client
         may try again: the keeper may be choosing another master."""
-        outcome = await self._forward_once(number, command)
-        if outcome == NOT_MY_PARTITION and self._reload is not None:
-            await self._reload()
-            outcome = await self._forward_once(number, command)
-        return TEMPORARY_FAILURE if outcome == NOT_MY_PARTITION else outcome
+        return await self._forwarding.forward(number, command)
+
+    def _is_proven(self, number: PartitionId) -> bool:
+        master = self.record.seat(number).active
+        return master in self._proven or master in (NO_NODE, self._around.node)
 
     async def _forward_once(self, number: PartitionId, command: Command) -> Outcome:
         """NOT_MY_PARTITION: it is not where the map says."""
@@ -128,15 +143,55 @@ class BucketFront:
         try:
             answer = await self._ask_node(master, message, command.timeout_ms or FORWARD_MS)
         except MillraceError as error:
+            self._proven.discard(master)
             is_harmless = error.is_definite or command.verb is Verb.GET
             return TEMPORARY_FAILURE if is_harmless else AMBIGUOUS
+        self._proven.add(master)
         return answer.outcome if isinstance(answer, CarriedOut) else TEMPORARY_FAILURE
 
-    async def flush_elsewhere(self) -> bool:
-        masters = {seat.active for seat in self.record.seats} - {NO_NODE, self._around.node}
-        asked = [self._ask_node(node, EmptyBucket(self.record.id), EMPTY_MS) for node in masters]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        return all(isinstance(each, BucketEmptied) and each.is_whole for each in answers)
+    # -- Emptying -----------------------------------------------------------------------------
+
+    @property
+    def numbers(self) -> Collection[PartitionId]:
+        return [PartitionId(number) for number in range(len(self.record.seats))]
+
+    def named_here(self) -> set[PartitionId]:
+        seats, node = self.record.seats, self._around.node
+        return {PartitionId(number) for number, seat in enumerate(seats) if seat.active == node}
+
+    async def reload_map(self) -> None:
+        if self._reload is not None:
+            await self._reload()
+
+    async def flush_elsewhere(self, numbers: Collection[PartitionId]) -> set[PartitionId]:
+        wanted: defaultdict[NodeId, set[PartitionId]] = defaultdict(set)
+        for number in numbers:
+            wanted[self.record.seat(number).active].add(number)
+        nodes = wanted.keys() - {NO_NODE, self._around.node}
+        emptied = await asyncio.gather(*(self._empty_at(node, wanted[node]) for node in nodes))
+        return set[PartitionId]().union(*emptied)
+
+    async def _empty_at(self, node: NodeId, numbers: set[PartitionId]) -> set[PartitionId]:
+        """Those that the node has emptied as their master.  Keeps I1."""
+        try:
+            before = await self._terms_led_by(node)
+            answer = await self._ask_node(node, EmptyBucket(self.record.id), EMPTY_MS)
+            after = await self._terms_led_by(node)
+        except MillraceError:
+            return set()
+        if not isinstance(answer, BucketEmptied) or not answer.is_whole:
+            return set()
+        return {each for each in numbers if each in before and before[each] == after.get(each)}
+
+    async def _terms_led_by(self, node: NodeId) -> dict[PartitionId, int]:
+        answer = await self._ask_node(node, DescribeBuckets(self.record.id), DESCRIBE_MS)
+        described = answer.buckets if isinstance(answer, BucketsDescribed) else ()
+        return {
+            each.number: each.term
+            for bucket in described
+            for each in bucket.partitions
+            if each.is_ordered and each.state is PartitionState.ACTIVE
+        }
 
     # -- Waiting ------------------------------------------------------------------------------
 
@@ -151,8 +206,15 @@ class BucketFront:
 
         if self.here is None:
             ended(WaitOutcome.NOT_MY_PARTITION)
-        else:
-            self.here.wait(token, condition, timeout_ms, ended)
+            return future
+        held = self.here.held.get(token.partition)
+        self.here.wait(token, condition, timeout_ms, ended)
+
+        def forget_if_cancelled(_: "asyncio.Future[WaitOutcome]") -> None:
+            if future.cancelled() and held is not None:
+                held.waits.forget(ended)  # Keeps I2.
+
+        future.add_done_callback(forget_if_cancelled)
         return future
 
     # -- For clients and people ---------------------------------------------------------------

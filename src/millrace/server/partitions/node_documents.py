@@ -5,6 +5,8 @@ in the background, and serve when the keeper has named them (R-Q).
 
   I1  A bucket's partitions are ordered about only after they are loaded.
   I2  Whatever this node has of a bucket that is deleted stays until the keeper orders it dropped.
+  I3  What goes on in the background never ends unnoticed: whatever it cannot cope with is the
+      node's failure.  A node that is not warm, and never will be, must not look healthy.
 """
 
 import asyncio
@@ -45,6 +47,7 @@ from millrace.server.partitions.surroundings import Line, Listener, Timer
 from millrace.server.partitions.upkeep import Upkeep
 from millrace.server.partitions.warming import warm_up
 from millrace.server.partitions.wire import WireLine, WireSession
+from millrace.store.contract import StoreFailed
 from millrace.store.documents.lmdb_documents import LmdbDocuments, open_documents
 from millrace.types import NodeId
 
@@ -61,16 +64,16 @@ class NodeAround:
     """The event loop, the clock and the network of a node."""
 
     def __init__(
-        self, node: NodeId, has_lease: Callable[[], bool], find_address: Callable[[NodeId], str]
+        self, node: NodeId, lease: Callable[[], int], find_address: Callable[[NodeId], str]
     ) -> None:
         self.node = node
-        self._has_lease = has_lease
+        self._lease = lease
         self._find_address = find_address
         self._loop = asyncio.get_running_loop()
 
     @property
-    def has_lease(self) -> bool:
-        return self._has_lease()
+    def lease(self) -> int:
+        return self._lease()
 
     def now_us(self) -> int:
         return time.time_ns() // 1000
@@ -98,14 +101,14 @@ class NodeDocuments:
         map_bytes: int,
         directory: ClusterDirectory,
         ask_node: AskNode,
-        has_lease: Callable[[], bool],
+        lease: Callable[[], int],
     ) -> None:
         self._node = node
         self._folder = folder
         self._map_bytes = map_bytes
         self._directory = directory
         self._ask_node = ask_node
-        self._around = NodeAround(node, has_lease, self._address_of)
+        self._around = NodeAround(node, lease, self._address_of)
         self._addresses: dict[NodeId, str] = {}
         self._fronts: dict[str, BucketFront] = {}
         self._front_end = DocumentFrontEnd(self)
@@ -127,11 +130,12 @@ class NodeDocuments:
         await self._front_end.start(host, port)
         self.address = self._front_end.address
 
-    def run(self) -> None:
-        """After the node has joined its cluster."""
+    def run(self, begin: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+        """After the node has joined its cluster.  `begin` keeps I3; whoever began something ends
+        it before `close`."""
         upkeep = Upkeep(self._partitions, self._fronts, self.store, self._flusher, self._around)
-        for work in (self._follow(), upkeep.run()):
-            self._tasks.add(asyncio.create_task(work))
+        begin(self._follow())
+        begin(upkeep.run())
 
     async def close(self) -> None:
         """In order: masters that come back find their rows clean."""
@@ -161,9 +165,12 @@ class NodeDocuments:
         """Know the buckets and the addresses; load what is on disk when both are known."""
         while True:
             try:
-                await self._look()
+                records = await self._read_records()
             except MillraceError as error:
                 logger.info("documents.waiting", extra={"fields": {"detail": str(error)}})
+            else:
+                if not self._hosted.is_warm:
+                    await self._warm(records)  # Keeps I3: what the disk says is not waited for.
             await asyncio.sleep(FOLLOW_S)
 
     async def _read_map(self) -> None:
@@ -179,11 +186,6 @@ class NodeDocuments:
         records = await self._directory.buckets()
         self._take_records(records)
         return records
-
-    async def _look(self) -> None:
-        records = await self._read_records()
-        if not self._hosted.is_warm:
-            await self._warm(records)
 
     def _take_records(self, records: list[BucketRecord]) -> None:
         for record in records:
@@ -291,6 +293,15 @@ class NodeDocuments:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    @property
+    def failure(self) -> StoreFailed | None:
+        """Why documents are not written, for good (the store's own) or for now."""
+        return self.store.failure or self._flusher.failure
+
+    @property
+    def is_full(self) -> bool:
+        return self._flusher.is_full or self.store.usage().is_full
 
     def readings(self) -> dict[str, float | dict[str, float]]:
         """For the node's metrics."""

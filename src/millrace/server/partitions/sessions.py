@@ -14,6 +14,7 @@ from millrace.core.documents.change_stream import ChangeSource
 from millrace.core.documents.document import PartitionId
 from millrace.core.documents.messages import ConsumerNotice, ConsumerRequest, Open
 from millrace.core.documents.producer import OnAck, Producer
+from millrace.limits import DOCUMENT_FRAME_BYTES_MAX
 from millrace.server.partitions.surroundings import Outlet, Surroundings, Timer
 
 TURN_BYTES: Final = 512 * 1024
@@ -21,9 +22,15 @@ TURN_BYTES: Final = 512 * 1024
 
 class ProducerSession:
     def __init__(
-        self, source: ChangeSource, around: Surroundings, outlet: Outlet, on_ack: OnAck
+        self,
+        source: ChangeSource,
+        around: Surroundings,
+        outlet: Outlet,
+        on_ack: OnAck,
+        value_bytes_max: int = DOCUMENT_FRAME_BYTES_MAX,
     ) -> None:
-        self.producer = Producer(source, around.now_ms(), on_ack, around.now_us)
+        now_ms, now_us = around.now_ms(), around.now_us
+        self.producer = Producer(source, now_ms, on_ack, now_us, value_bytes_max)
         self._around = around
         self._outlet = outlet
         self._turn: Timer | None = None

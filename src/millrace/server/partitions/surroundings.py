@@ -62,8 +62,9 @@ class Surroundings(Protocol):
     def node(self) -> NodeId: ...
 
     @property
-    def has_lease(self) -> bool:
-        """Whether the cluster certainly takes this node for alive."""
+    def lease(self) -> int:
+        """Under which the cluster certainly takes this node for alive; 0: perhaps it does not.
+        Another number says that meanwhile it may have been taken for dead."""
 
     def now_us(self) -> int:
         """Microseconds since 1970."""

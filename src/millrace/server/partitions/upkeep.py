@@ -4,6 +4,7 @@ I1  Each round does a bounded amount, so nobody waits for it.
 I2  Only a master lets documents expire; whoever follows hears of it as a change.
 I3  Tombstones go when they are older than the bucket keeps them, and the partition remembers up
     to which seq (U9).
+I4  While the disk is full changes are refused, but not what makes room.
 """
 
 import asyncio
@@ -56,6 +57,7 @@ class Upkeep:
             bucket.make_room()
         for front in list(self._fronts.values()):
             front.is_congested = self._is_congested(front)
+            front.operations.is_disk_full = self._flusher.is_full  # Keeps I4.
         next(self._rounds, None)
 
     def _is_congested(self, front: BucketFront) -> bool:

@@ -92,7 +92,9 @@ class WireSession:
         if bucket is None:
             return False
         self._bucket = bucket
-        self._session = ProducerSession(bucket, self._around, self, bucket.acknowledged)
+        self._session = ProducerSession(
+            bucket, self._around, self, bucket.acknowledged, bucket.attributes.value_bytes_max
+        )
         bucket.add_session(self._session)
         return True
 

@@ -47,8 +47,8 @@ class SimAround:
         return self._node.node
 
     @property
-    def has_lease(self) -> bool:
-        return self._node.has_lease
+    def lease(self) -> int:
+        return self._node.lease
 
     def now_us(self) -> int:
         return EPOCH_US + self._node.clock_us()

@@ -16,7 +16,14 @@ from millrace.core.documents import (
 from millrace.core.documents.barriers import Barriers
 from millrace.core.documents.change_stream import ChangeStream
 from millrace.core.documents.consumer_effects import PersistStep
-from millrace.core.documents.document import NO_SEQ, Document, FailoverId, Seq
+from millrace.core.documents.document import (
+    NO_SEQ,
+    Document,
+    FailoverId,
+    PartitionId,
+    PartitionState,
+    Seq,
+)
 from millrace.core.documents.failover_log import FailoverLog
 from millrace.core.documents.flushing import NO_DOCUMENTS, Flushing
 from millrace.core.documents.messages import SeqAck
@@ -243,6 +250,19 @@ def an_unclean_restart_keeps_its_id(patch: Patch) -> None:
     """A master that lost its memory goes on as if it had not."""
     patch(watching, "is_doubtful", lambda *_: False)
     patch(settling, "is_doubtful", lambda *_: False)
+
+
+@canary
+def a_new_lease_is_as_good_as_the_old(patch: Patch) -> None:
+    """A master that was taken for dead serves on as soon as it has a lease again."""
+
+    def trusting(self: BucketPartitions, number: PartitionId) -> Partition | None:
+        held = self.held.get(number)
+        if held is None or not held.is_settled:
+            return None
+        return held.partition if held.partition.state is PartitionState.ACTIVE else None
+
+    patch(BucketPartitions, "active", trusting)
 
 
 @canary

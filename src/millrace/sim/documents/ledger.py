@@ -189,10 +189,13 @@ class DocumentsLedger:
     def carried_out(
         self, node: "DocumentsNode", number: PartitionId, command: Command, outcome: Outcome
     ) -> None:
-        """A master reads what it has written."""
+        """A master reads what it has written, and serves only while nobody else is the master."""
         partition = node.partition(number)
         is_answer = outcome.status in (OperationStatus.OK, OperationStatus.NOT_FOUND)
-        if command.verb is not Verb.GET or partition is None or not is_answer:
+        if partition is None or not is_answer:
+            return
+        self._check_master(node, number)
+        if command.verb is not Verb.GET:
             return
         history = self.histories.of(number, partition.log.newest)
         newest = history.newest.get(command.key) if history is not None else None
@@ -202,6 +205,15 @@ class DocumentsLedger:
         if outcome.document != wanted:
             detail = f"node {node.node} reads {outcome.document}, and has written {newest}"
             raise Violation("read", detail)
+
+    def _check_master(self, node: "DocumentsNode", number: PartitionId) -> None:
+        """Unless it takes its lease for good, which nothing can be done about."""
+        if node.is_lease_believed or self.record is None:
+            return
+        master = self.record.seat(number).active
+        if master not in (node.node, NO_NODE):
+            detail = f"node {node.node} serves partition {number}, whose master is node {master}"
+            raise Violation("master", detail)
 
     def is_durable(self, node: "DocumentsNode", token: MutationToken, command: Command) -> None:
         """A wait ended well."""

@@ -34,6 +34,7 @@ from millrace.server.documents.carrying_out import CONDITIONS, carry_out
 from millrace.server.partitions.bucket import BucketPartitions
 from millrace.server.partitions.flusher import Flusher
 from millrace.server.partitions.front import BucketFront
+from millrace.server.partitions.held import NO_LEASE
 from millrace.server.partitions.hosting import HostedBuckets
 from millrace.server.partitions.upkeep import Upkeep
 from millrace.server.partitions.warming import warm_up
@@ -63,6 +64,7 @@ class DocumentsNode(LineProcess):
         self.slow_us = 0
         self.waits_open = 0
         self.is_lease_believed = False  # It takes its lease for good, whatever the repository says.
+        self._lease_believed = NO_LEASE
         self.store: SimDocuments
         self.hosted: HostedBuckets
         self.known: BucketRecord  # The map as it was read last.
@@ -72,7 +74,7 @@ class DocumentsNode(LineProcess):
         self._front: BucketFront
         self._upkeep: Upkeep
         self._is_stopping = False
-        self._lease = 0
+        self._lease = NO_LEASE
         self._lease_until_us = 0
 
     # -- Life ---------------------------------------------------------------------------------
@@ -93,7 +95,7 @@ class DocumentsNode(LineProcess):
         self._upkeep = Upkeep(buckets, fronts, self.store, self._flusher, self._around)
         self.waits_open = 0
         self._is_stopping = False
-        self._lease = 0
+        self._lease = NO_LEASE
         self._lease_until_us = 0
         self.is_lease_believed = False
         self.known = world.first_record
@@ -247,13 +249,14 @@ class DocumentsNode(LineProcess):
     # -- Lease --------------------------------------------------------------------------------
 
     @property
-    def has_lease(self) -> bool:
+    def lease(self) -> int:
         if self.is_lease_believed:
-            return True
-        return bool(self._lease) and self.world.schedule.now_us < self._lease_until_us
+            return self._lease_believed
+        return self._lease if self.world.schedule.now_us < self._lease_until_us else NO_LEASE
 
     def believe(self, is_believed: bool) -> None:
-        self.is_lease_believed = is_believed
+        self._lease_believed = self._lease
+        self.is_lease_believed = is_believed and self._lease != NO_LEASE
 
     def _hold_lease(self) -> None:
         """A lease counts from when it was asked for: the repository grants it later."""
@@ -271,7 +274,7 @@ class DocumentsNode(LineProcess):
     def _kept(self, until_us: int, answer: Answer) -> None:
         if isinstance(answer, Refused):
             self.world.count("lease.expired")
-            self._lease = 0
+            self._lease = NO_LEASE
         elif isinstance(answer, Message):
             self._lease_until_us = max(self._lease_until_us, until_us)
             self.ask(METADATA_NUMBER, MetaGet(LIVE.key(self.node)), 0, self._saw_myself)
@@ -280,7 +283,7 @@ class DocumentsNode(LineProcess):
         """An announcement that was given up for lost may arrive after a later one, and take the
         key with it when its own lease ends."""
         if isinstance(answer, MetaEntry) and answer.lease != self._lease:
-            self._lease = 0
+            self._lease = NO_LEASE
 
     def _granted(self, until_us: int, answer: Answer) -> None:
         if isinstance(answer, MetaLease):

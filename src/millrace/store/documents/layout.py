@@ -26,6 +26,9 @@ Invariants:
       read.
 """
 
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -39,6 +42,15 @@ from millrace.store.documents.contract import CorruptDocument
 from millrace.store.layout import Transaction, ViewTransaction
 
 FORMAT_VERSION: Final = 1
+# What shows that a page is not what was written there.  After that nothing is read with the same
+# transaction (BadTxnError); a key that LMDB does not doubt may be too short to be one of ours.
+DAMAGES: Final = (
+    lmdb.CorruptedError,
+    lmdb.PageNotFoundError,
+    lmdb.CursorFullError,
+    lmdb.BadTxnError,
+    struct.error,
+)
 NO_SLOT: Final = 0  # Nothing is ever filed under it: who looks there finds nothing.
 
 _ROW_KEY: Final = Struct(">QI")
@@ -147,6 +159,21 @@ def _damaged(place: bytes, what: str) -> CorruptDocument:
         f"the {what} of document {place[PLACE_BYTES:]!r} at seq {seq_of(place)} "
         f"(slot {slot_of(place)}) is damaged on disk: fetch it from a replica"
     )
+
+
+def damaged_page(error: Exception) -> CorruptDocument:
+    return CorruptDocument(
+        f"a page of the documents' file is damaged ({type(error).__name__}: {error}): what lies on "
+        "it is to be made anew from its master"
+    )
+
+
+@contextmanager
+def damage_told() -> Iterator[None]:
+    try:
+        yield
+    except DAMAGES as error:
+        raise damaged_page(error) from error
 
 
 def missing_at(place: bytes) -> CorruptDocument:

@@ -7,6 +7,8 @@ memory: that is the partition's business.
 Invariants beyond those of the contract:
 
   I1  Views that are still held when the store is closed show nothing more, and may still be closed.
+  I2  What LMDB says of a damaged page is told as CorruptDocument: it costs who lies there, and
+      nobody else.
 """
 
 from collections.abc import Sequence
@@ -22,7 +24,13 @@ from millrace.store.contract import Done, StoreFailed, Usage
 from millrace.store.documents import reading
 from millrace.store.documents.contract import CorruptDocument, PartitionBatch
 from millrace.store.documents.directory import DocumentsFolder, open_folder
-from millrace.store.documents.layout import decode_row, find_slot, row_key, split_row_key
+from millrace.store.documents.layout import (
+    damage_told,
+    decode_row,
+    find_slot,
+    row_key,
+    split_row_key,
+)
 from millrace.store.documents.reading import LmdbView
 from millrace.store.documents.writer import Drop, Write, Writer
 from millrace.store.room import Room
@@ -63,11 +71,12 @@ class LmdbDocuments:
         assert not self._is_closed, "the store is closed"
         self._writer.submit(Drop(bucket, partition, done))
 
-    # -- Reading --------------------------------------------------------------------------------
+    # -- Reading (keeps I2) ---------------------------------------------------------------------
 
     def buckets(self) -> list[int]:
         found: list[int] = []
         with (
+            damage_told(),
             self._environment.begin() as transaction,
             transaction.cursor(db=self._tables.rows) as cursor,
         ):
@@ -86,6 +95,7 @@ class LmdbDocuments:
     def _rows(self, bucket: int) -> dict[PartitionId, PartitionRow | CorruptDocument]:
         rows: dict[PartitionId, PartitionRow | CorruptDocument] = {}
         with (
+            damage_told(),
             self._environment.begin() as transaction,
             transaction.cursor(db=self._tables.rows) as cursor,
         ):
@@ -107,14 +117,15 @@ class LmdbDocuments:
     def get_many(
         self, bucket: int, partition: PartitionId, keys: Sequence[bytes]
     ) -> list[Document]:
-        with self._environment.begin() as transaction:
+        with damage_told(), self._environment.begin() as transaction:
             slot = find_slot(transaction, self._tables, bucket, partition)
             return reading.find_many(transaction, self._tables, slot, keys)
 
     def view(self, bucket: int, partition: PartitionId) -> LmdbView:
         transaction = self._environment.begin()
         try:
-            slot = find_slot(transaction, self._tables, bucket, partition)
+            with damage_told():
+                slot = find_slot(transaction, self._tables, bucket, partition)
         except BaseException:
             transaction.abort()
             raise
@@ -124,17 +135,17 @@ class LmdbDocuments:
         self, bucket: int, partition: PartitionId, after: Seq, count_max: int, with_values: bool
     ) -> list[Document]:
         if with_values:
-            with self._environment.begin() as transaction:
+            with damage_told(), self._environment.begin() as transaction:
                 slot = find_slot(transaction, self._tables, bucket, partition)
                 return reading.load(transaction, self._tables, slot, after, count_max)
-        with self._environment.begin(buffers=True) as views:
+        with damage_told(), self._environment.begin(buffers=True) as views:
             slot = find_slot(views, self._tables, bucket, partition)
             return reading.load_metadata(views, self._tables, slot, after, count_max)
 
     def tombstones(
         self, bucket: int, partition: PartitionId, before_s: int, count_max: int
     ) -> list[Document]:
-        with self._environment.begin() as transaction:
+        with damage_told(), self._environment.begin() as transaction:
             slot = find_slot(transaction, self._tables, bucket, partition)
             return reading.find_tombstones(transaction, self._tables, slot, before_s, count_max)
 

@@ -4,6 +4,7 @@ The slot is looked up in the same transaction as the documents: a partition may 
 two reads, and its old slot is being emptied from then on.
 
   I1  Nothing is handed out whose checksum was not compared (contract, I5).
+      A page that LMDB cannot make sense of is a damaged document too, not an error of its own.
   I2  Documents that share a seq are handed out together: whoever goes on behind the seq of the
       last one misses none.
 """
@@ -14,8 +15,10 @@ from typing import Any, Final, NamedTuple
 from millrace.core.documents.document import SEQ_MAX, Document, Seq
 from millrace.store.documents.contract import CorruptDocument
 from millrace.store.documents.layout import (
+    DAMAGES,
     SLOT_BYTES,
     Tables,
+    damaged_page,
     decode_document,
     decode_metadata,
     made_s_of,
@@ -64,27 +67,31 @@ def _walk(
     page: Page,
     decode: Callable[[bytes, Any], Document],
 ) -> list[Document]:
+    """Up to what is damaged, and never a part of those that share a seq.  Keeps I1, I2."""
     documents: list[Document] = []
     after, last, count_max, bytes_max = page
     end, size_bytes = place_prefix(slot, last + 1), 0
-    with transaction.cursor(db=tables.seqs) as cursor:
-        if not cursor.set_range(place_prefix(slot, after + 1)):
-            return documents
-        for key, record in cursor.iternext():
-            place = bytes(key)
-            if place >= end:
-                break
-            size_bytes += len(record)
-            is_enough = size_bytes > bytes_max or len(documents) >= count_max
-            if is_enough and documents and seq_of(place) != documents[-1].seq:
-                break
-            try:
+    seq = after  # Of the one that is looked at.
+    try:
+        with transaction.cursor(db=tables.seqs) as cursor:
+            if not cursor.set_range(place_prefix(slot, after + 1)):
+                return documents
+            for key, record in cursor.iternext():
+                place = bytes(key)
+                if place >= end:
+                    break
+                size_bytes += len(record)
+                seq = seq_of(place)
+                is_enough = size_bytes > bytes_max or len(documents) >= count_max
+                if is_enough and documents and seq != documents[-1].seq:
+                    break
                 documents.append(decode(place, record))
-            except CorruptDocument:
-                before = [one for one in documents if one.seq != seq_of(place)]  # Keeps I2.
-                if before:
-                    return before
-                raise
+    except (CorruptDocument, *DAMAGES) as error:
+        # What a page has that cannot be read may share the seq of the last one.
+        before = [one for one in documents if one.seq != seq]
+        if before:
+            return before
+        raise error if isinstance(error, CorruptDocument) else damaged_page(error) from error
     return documents
 
 

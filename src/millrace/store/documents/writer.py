@@ -7,10 +7,11 @@ write by write, so that the others do not pay for it.
 
 Invariants, besides the contract's I1 to I3 and I7:
 
-  I1  A full disk, or a damaged row, fails a write; after any other error nothing is written any
-      more, and everybody is told so.
+  I1  A full disk, a damaged row, or a key that LMDB cannot file fails a write; after any other
+      error nothing is written any more, and everybody is told so.
   I2  What is dropped is deleted in portions, one with each commit, or by themselves when nobody
-      waits; a disk too full for a portion is tried with a smaller one.
+      waits; a disk too full for a portion is tried with a smaller one.  If it lies on a damaged
+      page it stays until the next start: its room is lost, and nothing else.
 """
 
 import threading
@@ -27,7 +28,7 @@ from millrace.limits import COMMIT_BYTES_MAX
 from millrace.store.committer import CallSoon
 from millrace.store.contract import Done, StoreFailed
 from millrace.store.documents.contract import CorruptDocument, PartitionBatch
-from millrace.store.documents.layout import Tables
+from millrace.store.documents.layout import DAMAGES, Tables
 from millrace.store.documents.writing import Writing, find_next_slot
 from millrace.store.room import Room
 
@@ -85,6 +86,7 @@ class Writer:
         self._outcomes: deque[Task] = deque()
         self._is_stopping = False
         self._reclaim_entries = RECLAIM_ENTRIES_MAX
+        self._is_doomed_damaged = False
         with environment.begin() as transaction:
             writing = Writing(transaction, tables, find_next_slot(transaction, tables))
             self._next_slot = writing.next_slot
@@ -151,7 +153,8 @@ class Writer:
 
     @property
     def _wants_to_reclaim(self) -> bool:
-        return self._has_doomed and self._reclaim_entries > 0 and self.failure is None
+        is_possible = self._reclaim_entries > 0 and not self._is_doomed_damaged
+        return self._has_doomed and is_possible and self.failure is None
 
     def _take_group(self) -> list[Task]:
         """As much of the queue's front as one transaction should hold, and there is room for.
@@ -216,9 +219,12 @@ class Writer:
 
     def _commit_together(self, tasks: list[Task]) -> bool:
         try:
-            self._commit(tasks, self._reclaim_entries)
+            self._commit(tasks, 0 if self._is_doomed_damaged else self._reclaim_entries)
             return True
-        except CorruptDocument:
+        except DAMAGES:  # If it is a write that lies there, it shows again.
+            self._is_doomed_damaged = True
+            return False
+        except (CorruptDocument, lmdb.BadValsizeError):
             return False
         except lmdb.Error as error:
             if not self._room.is_full_error(error):
@@ -245,7 +251,7 @@ class Writer:
             return
         try:
             self._commit([task], 0)
-        except CorruptDocument as error:
+        except (CorruptDocument, lmdb.BadValsizeError) as error:
             task.failure = StoreFailed(Refusal.UNAVAILABLE, str(error))
         except Exception as error:  # As in `_process`.
             if isinstance(error, lmdb.Error) and self._room.is_full_error(error):
@@ -296,6 +302,8 @@ class Writer:
         except Exception as error:  # As in a commit that somebody waits for.
             if isinstance(error, lmdb.Error) and self._room.is_full_error(error):
                 self._reclaim_entries //= 2
+            elif isinstance(error, DAMAGES):
+                self._is_doomed_damaged = True
             else:
                 self._fail(error)
 

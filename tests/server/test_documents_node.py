@@ -1,0 +1,264 @@
+"""The documents of a node put together: its store on a real disk, its port, its tasks."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+
+from millrace.codec.memcached.binary import Response
+from millrace.codec.memcached.opcodes import Opcode, Status
+from millrace.codec.memcached.streams import decode_answer, encode_message
+from millrace.core.documents.document import (
+    SEQ_MAX,
+    Cas,
+    Document,
+    FailoverId,
+    PartitionId,
+    PartitionState,
+    Seq,
+)
+from millrace.core.documents.map import BucketAttributes, BucketRecord, Seat
+from millrace.core.documents.messages import (
+    ConsumerRequest,
+    FailoverLogGot,
+    GetFailoverLog,
+    Open,
+    Repair,
+)
+from millrace.core.messages import Message
+from millrace.core.messages.documents import PartitionOrder, PartitionsSet, SetPartitions
+from millrace.errors import NotConnected
+from millrace.limits import MIB
+from millrace.meta.directory import ClusterDirectory
+from millrace.meta.memory import MemoryRepository
+from millrace.server.partitions import node_documents
+from millrace.server.partitions.node_documents import NodeDocuments
+from millrace.types import NodeId
+from tests.support.clusters import eventually
+from tests.support.memcached_wire import WireClient
+
+ONE = NodeId(1)
+NAME, BUCKET = "default", 1
+P0 = PartitionId(0)
+CAFE = FailoverId(0xCAFE)
+NO_EXPIRY = bytes(8)
+LARGE = bytes(MIB // 2)
+TIME_LIMIT_S = 30.0
+
+
+async def nobody(node: NodeId, message: Message, timeout_ms: int) -> Message:
+    raise NotConnected(f"there is no node {node}")
+
+
+class Rig:
+    """A node of its own; `failures` are what its tasks ended with."""
+
+    def __init__(self, folder: Path, map_bytes: int, partitions: int) -> None:
+        self.attributes = BucketAttributes(partitions, 0)
+        self.failures: list[BaseException] = []
+        self._directory = ClusterDirectory(MemoryRepository())
+        self.documents = NodeDocuments(ONE, folder, map_bytes, self._directory, nobody, lambda: 1)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        seats = (Seat(1, CAFE, ONE),) * self.attributes.partitions
+        await self._directory.replace_bucket(BucketRecord(BUCKET, NAME, self.attributes, seats), 0)
+        await self.documents.start("127.0.0.1", 0)
+
+    def run(self) -> None:
+        self.documents.run(self._begin)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.append(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.failures.append(error)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.documents.close()
+
+    async def lead(self, term: int = 1, *replicas: NodeId) -> None:
+        """All partitions, by order."""
+        orders = tuple(
+            PartitionOrder(
+                PartitionId(number), PartitionState.ACTIVE, term, CAFE, replicas=replicas
+            )
+            for number in range(self.attributes.partitions)
+        )
+        cas = getattr(self.documents._partitions.get(BUCKET), "cas", 0)
+        answers: list[Message] = []
+        order = SetPartitions(BUCKET, NAME, self.attributes, cas, orders)
+        self.documents.handle(order, answers.append)
+        await until(lambda: bool(answers))
+        assert isinstance(answers[0], PartitionsSet), answers
+
+    async def ask(self, client: WireClient, *args: Any) -> Response:
+        return await asyncio.to_thread(client.ask, *args)
+
+    async def asked(self, client: WireClient, message: ConsumerRequest) -> Response:
+        def ask() -> Response:
+            client.send(encode_message(message))
+            return client.response()
+
+        return await asyncio.to_thread(ask)
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[WireClient]:
+        with WireClient(int(self.documents.address.rpartition(":")[2])) as client:
+            yield client
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async def look() -> bool:
+        return is_so()
+
+    await eventually(look, timeout_s=TIME_LIMIT_S)
+
+
+@contextlib.asynccontextmanager
+async def node(path: Path, map_bytes: int = 64 * MIB, partitions: int = 1) -> AsyncIterator[Rig]:
+    rig = Rig(path / "documents", map_bytes, partitions)
+    await rig.start()
+    rig.run()
+    try:
+        await until(lambda: rig.documents._hosted.is_warm)
+        await rig.lead()
+        yield rig
+    finally:
+        await rig.stop()
+
+
+# -- What a peer sends ----------------------------------------------------------------------------
+
+
+def test_a_repair_with_a_key_that_no_disk_can_file_costs_nobody_anything(tmp_path: Path) -> None:
+    """It ended the store of every holder until a restart, for all buckets."""
+
+    async def body() -> None:
+        async with node(tmp_path) as rig:
+            with rig.client() as client:
+                await rig.asked(client, Open("client:1", NAME))
+                asking = GetFailoverLog(P0)
+                log = decode_answer(await rig.asked(client, asking), asking)
+                assert isinstance(log, FailoverLogGot)
+                long = Document(b"k" * 600, b"v", Seq(1), Cas(1))
+                repair = Repair(P0, log.log.newest, SEQ_MAX, (long,))
+                refused = await rig.asked(client, repair)
+                assert refused.status == Status.INVALID_ARGUMENTS
+            with rig.client() as client:
+                await rig.ask(client, Opcode.SET, b"later", b"v", NO_EXPIRY)
+            store = rig.documents.store
+            await until(lambda: store.get(BUCKET, P0, b"later") is not None)
+            assert store.failure is None
+
+    asyncio.run(body())
+
+
+# -- A full disk ----------------------------------------------------------------------------------
+
+
+def test_a_full_disk_is_told_obeys_the_keeper_and_comes_back_when_documents_are_deleted(
+    tmp_path: Path,
+) -> None:
+    """It was stuck for good, and reported nothing."""
+
+    async def body() -> None:
+        async with node(tmp_path, map_bytes=16 * MIB, partitions=2) as rig:
+            documents = rig.documents
+            with rig.client() as client:
+                stored = 0
+                while not documents._flusher.is_full:
+                    answer = await rig.ask(client, Opcode.SET, b"%d" % stored, LARGE, NO_EXPIRY)
+                    if answer.status == Status.SUCCESS:
+                        stored += 1
+                    await asyncio.sleep(0.02)
+                    assert stored < 1_000, "it never gets full"
+                await until(lambda: documents._fronts[NAME].is_congested)
+                assert documents.failure is not None and documents.is_full
+                assert "delete documents" in documents.failure.detail
+                refused = await rig.ask(client, Opcode.SET, b"more", b"v", NO_EXPIRY)
+                assert refused.status == Status.TEMPORARY_FAILURE
+                await rig.lead(2, NodeId(2))
+                assert (await rig.ask(client, Opcode.GET, b"0")).value == LARGE
+                for at in range(stored // 2):
+                    deleted = await rig.ask(client, Opcode.DELETE, b"%d" % at)
+                    assert deleted.status == Status.SUCCESS
+                await until(lambda: not documents._fronts[NAME].is_congested)
+                assert documents.failure is None
+                taken = await rig.ask(client, Opcode.SET, b"more", b"v", NO_EXPIRY)
+                assert taken.status == Status.SUCCESS
+            copies = [held.partition for held in documents._partitions[BUCKET].held.values()]
+            await until(lambda: all(not copy.queue.count for copy in copies))
+            assert not rig.failures
+
+    asyncio.run(body())
+
+
+# -- What goes on in the background ---------------------------------------------------------------
+
+
+def test_a_disk_that_does_not_say_what_it_holds_is_the_nodes_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task ended in silence; the lease was kept, so nobody took over, ever."""
+
+    async def body() -> None:
+        rig = Rig(tmp_path / "documents", 64 * MIB, 1)
+        await rig.start()
+        monkeypatch.setattr(rig.documents.store, "buckets", damaged)
+        rig.run()
+        await until(lambda: bool(rig.failures))
+        await rig.stop()
+
+    asyncio.run(body())
+
+
+def test_a_round_of_upkeep_that_cannot_go_on_is_the_nodes_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with node(tmp_path) as rig:
+            monkeypatch.setattr(rig.documents.store, "tombstones", damaged)
+            await until(lambda: bool(rig.failures))
+
+    asyncio.run(body())
+
+
+def test_a_repository_that_is_away_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_documents, "FOLLOW_S", 0.01)
+
+    async def body() -> None:
+        rig = Rig(tmp_path / "documents", 64 * MIB, 1)
+        await rig.start()
+        looked: list[None] = []
+        read = rig._directory.buckets
+
+        async def away() -> list[BucketRecord]:
+            looked.append(None)
+            if len(looked) < 3:
+                raise NotConnected("the repository is away")
+            return await read()
+
+        monkeypatch.setattr(rig._directory, "buckets", away)
+        rig.run()
+        await until(lambda: rig.documents._hosted.is_warm)
+        assert not rig.failures
+        await rig.stop()
+
+    asyncio.run(body())
+
+
+def damaged(*_: object) -> Any:
+    raise lmdb.CorruptedError("a page of the tree of trees")
