@@ -7,6 +7,7 @@ import msgspec
 
 from millrace.errors import UsageError
 from millrace.spark.pipelines import Context, Progress
+from millrace.spark.pipelines.whole_files import write_whole
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,7 +37,7 @@ def run_steps(settings: StepsSettings, context: Context) -> None:
         if taken == settings.fails_at:
             raise UsageError(f"step {taken} cannot be taken: give another --fails-at")
         taken += 1
-        file.write_text(str(taken))
+        write_whole(file, b"%d" % taken)  # It may be killed at any moment.
         context.report(Progress(batch=taken, rows=taken * 10, rows_per_s=10.0, lag=5, batch_ms=1))
     context.conclude(f"{taken} steps", is_good=settings.is_good, details={"steps": taken})
 

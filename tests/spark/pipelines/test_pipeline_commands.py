@@ -126,7 +126,7 @@ def test_a_killed_pipeline_is_known_to_be_and_goes_on(millrace: Command) -> None
     kill_process("one")
     assert "killed" in millrace("ls").out
     assert millrace("status", "one").code == 1
-    millrace("run", STEPS, "one", "--detach")
+    assert millrace("run", STEPS, "one", "--detach").code == 0
     assert takes_steps("one", above=taken) > taken
 
 
