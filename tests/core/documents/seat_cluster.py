@@ -32,8 +32,10 @@ from millrace.core.procedure import (
     Answer,
     Ask,
     AskAll,
+    ClusterView,
     Failure,
     FailureKind,
+    ListNodes,
     Note,
     Pause,
     Procedure,
@@ -196,6 +198,8 @@ class SeatCluster:
             case ReadBucket(name):
                 assert name == NAME
                 return self.record, self.version
+            case ListNodes():
+                return ClusterView((), self.around().live)
             case ReplaceBucket(record, expected):
                 if expected != self.version:
                     return 0

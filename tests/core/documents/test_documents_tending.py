@@ -14,7 +14,7 @@ from millrace.core.documents.settling import (
     describe,
     send_orders,
 )
-from millrace.core.documents.tending import drop_bucket, fail_over, find_held
+from millrace.core.documents.tending import drop_bucket, fail_over, find_held, tend
 from millrace.core.documents.watching import REPLACE_AFTER_MS, BucketWatch
 from millrace.core.messages import Refused
 from millrace.core.messages.documents import PartitionOrder, SetPartitions
@@ -53,6 +53,17 @@ def test_a_round_with_nothing_to_do_changes_nothing() -> None:
     cluster.tend()
     assert cluster.record == before
     assert [node.cas for node in cluster.nodes.values()] == states
+
+
+def test_a_master_that_came_to_life_after_the_round_began_stays_the_master() -> None:
+    """It has a lease and serves: nobody else may become the master."""
+    cluster = three_copies()
+    before = cluster.record
+    cluster.nodes[A].is_live = False
+    round = cluster.tending()
+    cluster.nodes[A].is_live = True
+    cluster.play(tend(NAME, round))
+    assert cluster.record == before
 
 
 def test_a_master_that_dies_is_replaced_by_the_one_that_has_most() -> None:

@@ -88,7 +88,8 @@ def _is_left(seat: Seat, id: FailoverId, without: NodeId) -> bool:
 
 def leave_out(around: Surroundings, node: NodeId) -> Surroundings:
     """As if the node were dead: its seats are fenced, and what it has does not count."""
-    return Surroundings(around.live - {node}, around.usable - {node}, around.locations)
+    live, usable = around.live - {node}, around.usable - {node}
+    return Surroundings(live, usable, around.locations, around.left_out | {node})
 
 
 def judge(

@@ -1,6 +1,7 @@
 """One round of the keeper for a bucket, and an operator's failover: look, change, tell, look again.
 
-I1  The record is read before the nodes are asked (`watching.py`, I1).
+I1  The record is read before the nodes are asked, and before a master is taken for dead
+    (`watching.py`, I1): it may have come to life since the round began, and serve.
 I2  At most PASSES_MAX looks: what then is left waits for the next round.
 """
 
@@ -28,7 +29,16 @@ from millrace.core.messages.documents import (
     PartitionOrder,
     SetPartitions,
 )
-from millrace.core.procedure import Ask, Failure, Procedure, ReadBucket, ask_all, note
+from millrace.core.procedure import (
+    Ask,
+    ClusterView,
+    Failure,
+    ListNodes,
+    Procedure,
+    ReadBucket,
+    ask_all,
+    note,
+)
 from millrace.types import NO_NODE, NodeId
 
 PASSES_MAX: Final = 6  # Fenced, chosen, told; and the same once more if somebody interferes.
@@ -67,10 +77,25 @@ def tend(name: str, round: Tending) -> Procedure[Tended | NotChanged]:
     return tended
 
 
+def _around_now(record: BucketRecord, around: Surroundings) -> Procedure[Surroundings | Failure]:
+    """Keeps I1."""
+    masters = {seat.active for seat in record.seats} - {NO_NODE}
+    missing = masters - around.live - around.left_out
+    if not missing:
+        return around
+    view: ClusterView | Failure = yield ListNodes()
+    if isinstance(view, Failure):
+        return view
+    return msgspec.structs.replace(around, live=around.live | (missing & view.live))
+
+
 def _pass(record: BucketRecord, round: Tending) -> Procedure[Tended | NotChanged]:
-    hosted = yield from describe(sorted(round.around.live), record.id)
+    around = yield from _around_now(record, round.around)
+    if isinstance(around, Failure):
+        return NotChanged(f"the repository does not answer: {around.detail}")
+    hosted = yield from describe(sorted(around.live), record.id)
     moving = round.moving()
-    watch, around = round.watch, round.around
+    watch = round.watch
     plan = watch.look(
         record,
         around,

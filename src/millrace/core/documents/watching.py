@@ -15,8 +15,8 @@ differs is put right, and what an earlier keeper left unfinished looks like any 
 | a replica whose node is gone for long, or too few        | a copy is made elsewhere              |
 | more replicas than wanted, caught up                     | one leaves the seat                   |
 
-  I1  The record was read before the nodes were asked: a node that a seat calls master has had its
-      copy since before.
+  I1  The record was read before the nodes were asked, and before it was looked who lives: a node
+      that a seat calls master has had its copy, and its lease, since before.
   I2  A copy is dropped, and a replica leaves, only when those that stay have all that the master
       had when this was first wanted: until then a failover may need it.
 """
@@ -58,11 +58,13 @@ NO_COPIES: Final[CopiesSeen] = {}
 
 
 class Surroundings(msgspec.Struct, frozen=True):
-    """`usable` nodes live, and may get copies."""
+    """`usable` nodes live, and may get copies.  Those that are `left_out` may live, and an operator
+    wants to do without them."""
 
     live: frozenset[NodeId]
     usable: frozenset[NodeId]
     locations: Locations = {}
+    left_out: frozenset[NodeId] = frozenset()
 
 
 class Plan(msgspec.Struct):
