@@ -134,10 +134,17 @@ def is_settled(seat: Seat, node: NodeId, hosted: HostedPartition | None) -> bool
     """Whether the node is what the seat says."""
     if hosted is None:
         return node not in seat.holders
-    state = wanted_state(seat, node)
     is_current = hosted.is_ordered and hosted.term == seat.term
-    is_idle = state is PartitionState.ACTIVE and not hosted.is_confirmed
-    return is_current and hosted.state is state and not is_idle
+    is_right = is_current and hosted.state is wanted_state(seat, node)
+    return is_right and not is_idle(seat, node, hosted)
+
+
+def is_idle(seat: Seat, node: NodeId, hosted: HostedPartition | None) -> bool:
+    """Whether the node should serve, and waits to be told so: its lease is another one than when it
+    was told.  Only a seat that was read after the node said this proves that nobody else has become
+    the master."""
+    is_master = wanted_state(seat, node) is PartitionState.ACTIVE
+    return is_master and hosted is not None and hosted.is_ordered and not hosted.is_confirmed
 
 
 def is_doubtful(seat: Seat, node: NodeId, hosted: HostedPartition | None) -> bool:

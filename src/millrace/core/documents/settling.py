@@ -4,6 +4,8 @@ I1  A seat is replaced only if it is still the one that was decided about; sever
     one compare-and-set.
 I2  What a node is told is found from what it last said, never repeated blindly: after a mismatch
     of the state CAS, as after a lost answer, it is described again (U8).
+I3  A master whose lease is another one is told that it serves only if its seat still stands after
+    it was described: under its present lease nobody takes it for dead.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +16,7 @@ import msgspec
 
 from millrace.core.documents.document import PartitionId
 from millrace.core.documents.map import BucketRecord, Seat
-from millrace.core.documents.seats import is_doubtful, is_settled, order_for
+from millrace.core.documents.seats import is_doubtful, is_idle, is_settled, order_for
 from millrace.core.messages import Message, Refusal, Refused
 from millrace.core.messages.documents import (
     NO_STATE_CAS,
@@ -101,6 +103,21 @@ def find_partition(hosted: Hosted, node: NodeId, partition: PartitionId) -> Host
     if bucket is None:
         return None
     return next((each for each in bucket.partitions if each.number == partition), None)
+
+
+def is_current(record: BucketRecord, hosted: Hosted) -> Procedure[bool]:
+    """Whether the seats of masters that wait to be told that they serve still stand.  Keeps I3."""
+    idle = {
+        copy.number: record.seat(copy.number)
+        for node, bucket in hosted.items()
+        for copy in bucket.partitions
+        if copy.number < len(record.seats) and is_idle(record.seat(copy.number), node, copy)
+    }
+    if not idle:
+        return True
+    read: tuple[BucketRecord | None, int] | Failure = yield ReadBucket(record.name)
+    found = None if isinstance(read, Failure) else read[0]
+    return found is not None and all(found.seat(number) == seat for number, seat in idle.items())
 
 
 def change_seats(
@@ -191,6 +208,8 @@ def settle(
         if attempt:
             yield Pause(SETTLE_PAUSE_MS)
         hosted = yield from describe(nodes, record.id, (partition,))
+        if not (yield from is_current(record, hosted)):
+            return False
         settled: set[NodeId] = set()
         orders: dict[NodeId, list[PartitionOrder]] = {}
         for node, bucket in hosted.items():

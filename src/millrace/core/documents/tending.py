@@ -20,6 +20,7 @@ from millrace.core.documents.settling import (
     SeatReason,
     change_seats,
     describe,
+    is_current,
     send_orders,
 )
 from millrace.core.documents.watching import BucketWatch, Plan, Surroundings
@@ -94,6 +95,9 @@ def _pass(record: BucketRecord, round: Tending) -> Procedure[Tended | NotChanged
     if isinstance(around, Failure):
         return NotChanged(f"the repository does not answer: {around.detail}")
     hosted = yield from describe(sorted(around.live), record.id)
+    if not (yield from is_current(record, hosted)):
+        detail = "masters wait to be told that they serve, and their seats have changed"
+        return NotChanged(detail, is_outdated=True)
     moving = round.moving()
     watch = round.watch
     plan = watch.look(

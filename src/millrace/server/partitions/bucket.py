@@ -3,7 +3,8 @@
 I1  An order is carried out whole or not at all, only if it comes with the bucket's state CAS,
     and is answered when the rows are durable (R-Q).
 I2  A master serves nobody before its row is durable, nor before an order has named it under the
-    node's present lease: while it had none another may have become the master.
+    node's present lease: while it had none another may have become the master.  The state CAS
+    changes with the lease, so that no order from before it counts.
 I3  What changed within one event is looked at once, after it.
 """
 
@@ -60,6 +61,7 @@ class BucketPartitions:
         self.name = name
         self.attributes = attributes
         self.cas = around.draw()
+        self._lease = around.lease  # The last that it had.
         self.is_warm = False
         self.is_enabled = False  # The front end is on: an order came since the start.
         self.held: dict[PartitionId, HeldPartition] = {}
@@ -135,6 +137,7 @@ class BucketPartitions:
     # -- Orders ---------------------------------------------------------------------------------
 
     def describe(self, partitions: Sequence[PartitionId] = ()) -> HostedBucket:
+        self._look_at_lease()
         chosen = partitions or sorted(self.held)
         lease = self._around.lease
         told = tuple(self.held[number].describe(lease) for number in chosen if number in self.held)
@@ -154,7 +157,14 @@ class BucketPartitions:
             self.queued_bytes,
         )
 
+    def _look_at_lease(self) -> None:
+        """Keeps I2."""
+        lease = self._around.lease
+        if lease not in (self._lease, NO_LEASE):
+            self._lease, self.cas = lease, self._around.draw()
+
     def order(self, message: SetPartitions, answer: Answer) -> None:
+        self._look_at_lease()
         refused = self._check(message)
         if refused is not None:
             answer(refused)
