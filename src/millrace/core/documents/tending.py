@@ -5,13 +5,13 @@ I1  The record is read before the nodes are asked, and before a master is taken 
 I2  At most PASSES_MAX looks: what then is left waits for the next round.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
 
 from millrace.core.documents.document import FailoverId, PartitionId, PartitionState
-from millrace.core.documents.map import BucketAttributes, BucketRecord
+from millrace.core.documents.map import BucketAttributes, BucketRecord, Seat
 from millrace.core.documents.seats import deposed
 from millrace.core.documents.settling import (
     ORDER_TIMEOUT_MS,
@@ -66,22 +66,28 @@ class Tending(msgspec.Struct, frozen=True):
 
 def tend(name: str, round: Tending) -> Procedure[Tended | NotChanged]:
     tended: Tended | NotChanged = NotChanged(f"nothing was done about bucket {name!r}")
-    for _ in range(PASSES_MAX):
+    known = round.watch.seats
+    for number in range(PASSES_MAX):
         read: tuple[BucketRecord | None, int] | Failure = yield ReadBucket(name)
         if isinstance(read, Failure):
             return NotChanged(f"the repository does not answer: {read.detail}")
         if read[0] is None:
             return NotChanged(f"there is no bucket {name!r} any more", is_outdated=True)
-        tended = yield from _pass(read[0], round)
+        if not number:
+            round.watch.seats = read[0].seats  # The next round looks who lives after this.
+        tended = yield from _pass(read[0], round, known)
         if isinstance(tended, Tended) and not tended.plan.changes and not tended.plan.orders:
             break
     return tended
 
 
-def _around_now(record: BucketRecord, around: Surroundings) -> Procedure[Surroundings | Failure]:
-    """Keeps I1."""
-    masters = {seat.active for seat in record.seats} - {NO_NODE}
-    missing = masters - around.live - around.left_out
+def _around_now(
+    record: BucketRecord, around: Surroundings, known: Sequence[Seat]
+) -> Procedure[Surroundings | Failure]:
+    """Keeps I1.  The `known` seats stood before it was looked who lives."""
+    stood = dict(enumerate(known))
+    masters = {seat.active for at, seat in enumerate(record.seats) if stood.get(at) != seat}
+    missing = masters - around.live - around.left_out - {NO_NODE}
     if not missing:
         return around
     view: ClusterView | Failure = yield ListNodes()
@@ -90,8 +96,10 @@ def _around_now(record: BucketRecord, around: Surroundings) -> Procedure[Surroun
     return msgspec.structs.replace(around, live=around.live | (missing & view.live))
 
 
-def _pass(record: BucketRecord, round: Tending) -> Procedure[Tended | NotChanged]:
-    around = yield from _around_now(record, round.around)
+def _pass(
+    record: BucketRecord, round: Tending, known: Sequence[Seat]
+) -> Procedure[Tended | NotChanged]:
+    around = yield from _around_now(record, round.around, known)
     if isinstance(around, Failure):
         return NotChanged(f"the repository does not answer: {around.detail}")
     hosted = yield from describe(sorted(around.live), record.id)

@@ -86,6 +86,7 @@ class BucketWatch:
         self._fenced_since_ms: dict[tuple[PartitionId, int], int] = {}  # By term.
         self._marks: dict[tuple[PartitionId, int], Seq] = {}  # The master's high, by term (I2).
         self._hosts: dict[PartitionId, frozenset[NodeId]] = {}
+        self.seats: tuple[Seat, ...] = ()  # As they stood before it was looked who lives.
 
     def look(
         self,

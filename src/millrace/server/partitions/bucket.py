@@ -40,6 +40,7 @@ from millrace.types import NO_NODE, NodeId
 Answer = Callable[[Message], None]
 REPLICA_NAME: Final = "replica"  # Of the connections that replicas follow with; ":<node>" follows.
 WAITS_LOOK_MS: Final = 100
+CAS_MAX: Final = (1 << 63) - 1
 EVICT_SHARE: Final = 20  # When room is made, a twentieth of the memory more than needed.
 
 _ACTIVE: Final = PartitionState.ACTIVE  # A name, for it is asked for with every request.
@@ -161,7 +162,7 @@ class BucketPartitions:
         """Keeps I2."""
         lease = self._around.lease
         if lease not in (self._lease, NO_LEASE):
-            self._lease, self.cas = lease, self._around.draw()
+            self._lease, self.cas = lease, self.cas % CAS_MAX + 1
 
     def order(self, message: SetPartitions, answer: Answer) -> None:
         self._look_at_lease()
