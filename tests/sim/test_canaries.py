@@ -73,7 +73,7 @@ CAUGHT_LAST_TIME = {  # Tried first, to save time; any other seed of its kind wi
     "the_entry_is_at_the_high_seq": 47,
     "an_unclean_restart_keeps_its_id": 11,
     "a_new_lease_is_as_good_as_the_old": 116,
-    "a_takeover_before_it_has_all": 1568,
+    "a_takeover_before_it_has_all": 10681,
     "seqs_go_on_from_what_was_seen": 349,
     "failover_without_a_quorum": 45,
     "orders_of_earlier_terms_are_taken": 9,
