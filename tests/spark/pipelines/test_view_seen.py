@@ -1,5 +1,6 @@
 """When a view has seen all that the masters have."""
 
+import msgspec
 import pytest
 
 from millrace.core.documents.change_query import (
@@ -98,6 +99,12 @@ def test_a_batch_came_as_far_as_its_tasks_say(
     )
     found = reached_by(offset, receipts).partitions["3"]
     assert (found.seq, found.last, found.log) == (reached.seq, reached.last, reached.log)
+
+
+def test_what_is_in_doubt_and_was_not_read_is_not_whole() -> None:
+    doubted = {"3": msgspec.structs.replace(BEFORE, doubtful=True)}
+    offset = ChangesOffset("cluster", BucketDocument(1, "b"), doubted, RingDocument("@ring/1", 1))
+    assert reached_by(offset, []).partitions["3"].last is None
 
 
 def test_what_no_task_was_to_read_stays_as_it_is() -> None:

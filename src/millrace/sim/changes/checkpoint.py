@@ -34,6 +34,7 @@ class Batch(msgspec.Struct, frozen=True):
     ranges: dict[PartitionId, PartitionRange]  # What is read to come there.
     ring_next: int  # What lies before it is settled.
     ring_began: int  # Where receipts of the batch may lie.
+    doubted: frozenset[PartitionId] = frozenset()  # Not read, and still in doubt.
 
 
 class SimRing:

@@ -138,7 +138,7 @@ class Query(LineProcess):
                 last.ranges[number].place, end, [one for one in receipts if one.partition == number]
             )
             if number in last.ranges
-            else Settled(end, False)
+            else Settled(end, number in last.doubted)
             for number, end in last.ends.items()
         }
 
@@ -174,7 +174,9 @@ class Query(LineProcess):
         is_doubtful = any(each.is_doubtful for each in settled.values())
         ring_next = checkpoint.last.ring_next if is_doubtful else checkpoint.ring.next
         checkpoint.ring.trim(checkpoint.last.ring_next)
-        checkpoint.batches.append(Batch(ends, ranges, ring_next, checkpoint.ring.next))
+        doubted = {at for at, each in settled.items() if each.is_doubtful} - planned.keys()
+        batch = Batch(ends, ranges, ring_next, checkpoint.ring.next, frozenset(doubted))
+        checkpoint.batches.append(batch)
         self.world.count("query.batch")
 
     # -- Running --------------------------------------------------------------------------------

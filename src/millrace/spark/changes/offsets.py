@@ -11,7 +11,8 @@ the master, with which a later one is compared.  A partition that the micro-batc
 ring, from `next` on, say how far.
 
 I1  The same place has the same text: Spark compares texts to see whether there is anything new.
-I2  A micro-batch can be planned from its last offset alone.
+I2  A micro-batch can be planned from its last offset alone.  What is in doubt is so until it is
+    read: a place is `doubtful` also in batches that do not read it.
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from millrace.core.documents.change_query import PartitionRange, QueryPlace
+from millrace.core.documents.change_query import PartitionRange, QueryPlace, Settled
 from millrace.core.documents.document import SEQ_MAX, PartitionId, Seq
 from millrace.core.documents.failover_log import parse_failover_log
 from millrace.core.documents.map import BucketRecord
@@ -90,6 +91,11 @@ def document_of(place: QueryPlace, read: PartitionRange | None = None) -> PlaceD
     return msgspec.structs.replace(
         document, before=document_of(read.place), cut=read.is_cut, doubtful=read.is_doubtful
     )
+
+
+def unread(settled: Settled) -> PlaceDocument:
+    """Of a partition that the micro-batch does not read: what is in doubt stays so."""
+    return msgspec.structs.replace(document_of(settled.place), doubtful=settled.is_doubtful)
 
 
 def place_of(document: PlaceDocument) -> QueryPlace:

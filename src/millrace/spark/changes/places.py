@@ -149,7 +149,7 @@ class Places:
         for number, document in sorted(offset.partitions.items(), key=lambda pair: int(pair[0])):
             partition, place = PartitionId(int(number)), offsets.place_of(document)
             if document.before is None:
-                places[partition] = Settled(place, False)
+                places[partition] = Settled(place, document.doubtful)
                 continue
             before = offsets.place_of(document.before)
             mine = [receipt for receipt in recent if receipt.partition == partition]

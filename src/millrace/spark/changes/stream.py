@@ -171,7 +171,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         documents = {
             str(number): offsets.document_of(planned[number].end, planned[number].range)
             if number in planned
-            else offsets.document_of(each.place)
+            else offsets.unread(each)
             for number, each in settled.places.items()
         }
         return ChangesOffset(client.id, settled.bucket, documents, settled.ring)

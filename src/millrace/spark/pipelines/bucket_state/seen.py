@@ -77,7 +77,7 @@ def reached_by(offset: ChangesOffset, receipts: Sequence[Receipt]) -> ChangesOff
     snapshot, so that nobody takes it for whole: the next batch reads on from it."""
     places: dict[str, PlaceDocument] = {}
     for number, document in offset.partitions.items():
-        places[number] = document
+        places[number] = replace(document, last=None) if document.doubtful else document
         if document.before is not None:
             mine = [each for each in receipts if each.partition == int(number)]
             settled = settle(place_of(document.before), place_of(document), mine)
