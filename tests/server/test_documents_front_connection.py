@@ -24,13 +24,13 @@ from millrace.server.documents import connection
 from millrace.server.documents.connection import TURN_REQUESTS_MAX
 from millrace.server.documents.front_end import DocumentFrontEnd
 from millrace.server.documents.ordered_answers import PLACES_MAX
+from tests.support.clusters import soon
 from tests.support.document_backend import (
     MemoryBackend,
     ServedDocuments,
     default_backend,
     keys_of,
     two_backends,
-    wait_until,
 )
 from tests.support.memcached_wire import WireClient
 
@@ -164,7 +164,7 @@ def test_answers_that_are_not_taken_stop_the_requests(
     asked = 500
     client.send(encode_request(Opcode.GET, b"k") * asked)
     counts = served.front_end.counts
-    wait_until(lambda: counts.written_bytes > 1 << 20)
+    soon(lambda: counts.written_bytes > 1 << 20)
     with WireClient(served.port) as other:
         for _ in range(100):
             other.ask(Opcode.NOOP)  # Others are served meanwhile.
@@ -180,7 +180,7 @@ def test_no_more_is_begun_than_may_be_under_way(
     host.is_everything_safe = False
     count = 2 * PLACES_MAX + 1
     client.send(encode_request(Opcode.SEQ_PERSISTENCE, extras=struct.pack(">Q", 9)) * count)
-    wait_until(lambda: len(host.waits) >= PLACES_MAX)
+    soon(lambda: len(host.waits) >= PLACES_MAX)
     with WireClient(served.port) as other:
         for _ in range(100):
             other.ask(Opcode.NOOP)
@@ -202,7 +202,7 @@ def test_requests_that_are_not_whole_are_bounded_together(
     half = encode_request(Opcode.SET, b"k", bytes(800_000), NO_EXPIRY)[:700_000]
     with WireClient(served.port) as first, WireClient(served.port) as second:
         first.send(half)
-        wait_until(lambda: served.front_end.counts.held_bytes >= len(half))
+        soon(lambda: served.front_end.counts.held_bytes >= len(half))
         second.send(half[:350_000])
         with pytest.raises(ConnectionError):
             second.response()
@@ -266,7 +266,7 @@ def test_quiet_changes_are_made_though_the_client_has_gone(one_of_two: ServedDoc
     with WireClient(one_of_two.port) as client:
         client.send(b"".join(encode_request(Opcode.SETQ, key, b"v", NO_EXPIRY) for key in keys))
     with WireClient(one_of_two.port) as other:
-        wait_until(lambda: other.ask(Opcode.GET, keys[-1]).status == Status.SUCCESS)
+        soon(lambda: other.ask(Opcode.GET, keys[-1]).status == Status.SUCCESS)
         assert [other.ask(Opcode.GET, key).value for key in keys] == [b"v"] * len(keys)
 
 
@@ -290,7 +290,7 @@ def test_connections_that_are_over_are_forgotten(served: ServedDocuments) -> Non
         with WireClient(served.port) as client:
             client.ask(Opcode.NOOP)
     counts = served.front_end.counts
-    wait_until(lambda: counts.connections_now == 0 and counts.connections_total == 10)
+    soon(lambda: counts.connections_now == 0 and counts.connections_total == 10)
 
 
 def test_closing_the_front_end_ends_what_is_under_way() -> None:
@@ -299,7 +299,7 @@ def test_closing_the_front_end_ends_what_is_under_way() -> None:
         served.default().is_everything_safe = False
         client = WireClient(served.port)
         client.send(encode_request(Opcode.SEQ_PERSISTENCE, extras=struct.pack(">Q", 9)))
-        wait_until(lambda: bool(served.default().waits))
+        soon(lambda: bool(served.default().waits))
     with client, pytest.raises(ConnectionError):
         client.response()
 
@@ -330,7 +330,7 @@ def test_what_a_change_stream_says_goes_to_its_session(
     (session,) = served.backend.sessions
     assert [frame.opcode for frame in session.frames] == [Opcode.DCP_OPEN, Opcode.DCP_NOOP]
     client.socket.close()
-    wait_until(lambda: session.is_closed)
+    soon(lambda: session.is_closed)
 
 
 def test_an_answer_that_nobody_asked_for_ends_the_connection(client: WireClient) -> None:

@@ -22,13 +22,13 @@ from millrace.server.documents import flushing
 from millrace.server.documents.flushing import DelayedFlushes, flush, flush_everywhere
 from millrace.server.partitions.front import BucketFront
 from millrace.types import NO_NODE, NodeId
+from tests.support.clusters import soon
 from tests.support.document_backend import (
     PARTITIONS,
     MemoryBackend,
     MemoryHost,
     ServedDocuments,
     keys_of,
-    wait_until,
 )
 from tests.support.memcached_wire import WireClient
 from tests.support.partition_nodes import (
@@ -250,7 +250,7 @@ def test_a_delayed_flush_is_tried_until_it_is_whole(quick: None, is_everywhere: 
         await asyncio.sleep(0.02)
         assert documents(host) == 1
         host.is_serving = True
-        await asyncio.to_thread(wait_until, lambda: not documents(host))
+        await asyncio.to_thread(soon, lambda: not documents(host))
 
     later(host, scenario)
 
@@ -264,7 +264,7 @@ def test_a_delayed_flush_that_is_never_whole_is_given_up_and_said(
 
     async def scenario(flushes: DelayedFlushes) -> None:
         flushes.order("default", True, 0.001)
-        await asyncio.to_thread(wait_until, lambda: bool(caplog.records))
+        await asyncio.to_thread(soon, lambda: bool(caplog.records))
 
     later(host, scenario)
     assert [each.getMessage() for each in caplog.records] == ["document_flush_not_whole"]

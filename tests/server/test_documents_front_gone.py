@@ -19,6 +19,7 @@ from millrace.core.documents.operations import Command, Outcome
 from millrace.core.documents.waits import WAIT_MS_MAX, WaitOutcome
 from millrace.server.documents import connection
 from millrace.server.partitions.front import BucketFront
+from tests.support.clusters import soon
 from tests.support.document_backend import (
     FAILOVER_ID,
     MemoryHost,
@@ -26,7 +27,6 @@ from tests.support.document_backend import (
     default_backend,
     keys_of,
     two_backends,
-    wait_until,
 )
 from tests.support.memcached_wire import WireClient
 from tests.support.partition_nodes import BUCKET, CAFE, NAME, NUMBER, TWO, two_nodes
@@ -60,12 +60,12 @@ def fill(served: ServedDocuments, requests: bytes, waits_each: int = 1) -> list[
     for at in range(CONNECTIONS_MAX):
         clients.append(WireClient(served.port))
         clients[-1].send(requests)
-        wait_until(lambda at=at: len(host.waits) == (at + 1) * waits_each)  # type: ignore[misc]
+        soon(lambda at=at: len(host.waits) == (at + 1) * waits_each)  # type: ignore[misc]
     return clients
 
 
 def assert_free(served: ServedDocuments) -> None:
-    wait_until(lambda: served.front_end.counts.connections_now == 0)
+    soon(lambda: served.front_end.counts.connections_now == 0)
     assert all(future.cancelled() for _, _, future in served.default().waits)
     with WireClient(served.port) as client:
         assert client.ask(Opcode.NOOP).status == Status.SUCCESS
@@ -92,7 +92,7 @@ def test_who_has_said_all_is_still_told(small: ServedDocuments) -> None:
     with WireClient(small.port) as client:
         client.send(FOR_EVER)
         client.socket.shutdown(socket.SHUT_WR)
-        wait_until(lambda: bool(small.default().waits))
+        soon(lambda: bool(small.default().waits))
         _, _, future = small.default().waits[0]
         small.call(lambda: future.set_result(WaitOutcome.OK))
         assert client.response().status == Status.SUCCESS
@@ -130,10 +130,10 @@ def test_what_is_being_passed_on_is_done_although_the_client_is_gone(
         monkeypatch.setattr(host, "forward", forward_later)
         client = WireClient(served.port)
         client.send(encode_request(Opcode.SET, key, b"v", bytes(8), durability=MAJORITY))
-        wait_until(lambda: bool(begun))
+        soon(lambda: bool(begun))
         vanish(client)
         served.call(gate.set)
-        wait_until(lambda: served.front_end.counts.connections_now == 0)
+        soon(lambda: served.front_end.counts.connections_now == 0)
         monkeypatch.undo()
         with WireClient(served.port) as another:
             assert another.ask(Opcode.GET, key).value == b"v"
@@ -143,7 +143,7 @@ def test_a_wait_is_no_longer_than_that(small: ServedDocuments) -> None:
     host: MemoryHost = small.default()
     with WireClient(small.port) as client:
         client.send(FOR_EVER)
-        wait_until(lambda: bool(host.waits))
+        soon(lambda: bool(host.waits))
         assert host.timeouts_ms == [WAIT_MS_MAX]
 
 

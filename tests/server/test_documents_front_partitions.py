@@ -21,12 +21,12 @@ from millrace.core.documents.document import FailoverId, PartitionState, Seq
 from millrace.core.documents.map import partition_of
 from millrace.core.documents.messages import WaitKind
 from millrace.core.documents.waits import WaitOutcome
+from tests.support.clusters import soon
 from tests.support.document_backend import (
     FAILOVER_ID,
     PARTITIONS,
     MemoryHost,
     ServedDocuments,
-    wait_until,
 )
 from tests.support.memcached_wire import WireClient
 
@@ -141,7 +141,7 @@ def test_a_durable_change_is_answered_when_it_is_safe(
     request = encode_request(Opcode.SET, b"k", b"v", NO_EXPIRY, durability=Durability(level, 500))
     client.send(request)
     with WireClient(served.port) as other:  # Everybody sees it meanwhile.
-        wait_until(lambda: other.ask(Opcode.GET, b"k").status == Status.SUCCESS)
+        soon(lambda: other.ask(Opcode.GET, b"k").status == Status.SUCCESS)
     token, condition, future = served.call(lambda: host.waits[0])
     assert condition is waits.Durability.PERSIST_TO_MAJORITY
     served.call(lambda: future.set_result(WaitOutcome.OK))

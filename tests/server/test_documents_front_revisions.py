@@ -19,13 +19,13 @@ from millrace.core.documents.revisions import Revision
 from millrace.core.documents.waits import WaitOutcome
 from millrace.limits import MIB
 from millrace.server.documents.carrying_out import ANSWER_BYTES_MAX
+from tests.support.clusters import soon
 from tests.support.document_backend import (
     FAILOVER_ID,
     PARTITIONS,
     MemoryHost,
     ServedDocuments,
     two_backends,
-    wait_until,
 )
 from tests.support.memcached_wire import WireClient
 
@@ -196,7 +196,7 @@ def test_what_outdoes_an_offer_is_waited_for_too(
     host.is_everything_safe = False
     offer = body([Revision(K, b"old", Cas(49))])
     client.send(encode_request(Opcode.WRITE_REVISIONS, value=offer, durability=MAJORITY))
-    wait_until(lambda: served.call(lambda: len(host.waits)) == 1)
+    soon(lambda: served.call(lambda: len(host.waits)) == 1)
     token, _, future = served.call(lambda: host.waits[0])
     assert (token.partition, token.seq) == (HERE, 1)
     served.call(lambda: future.set_result(WaitOutcome.OK))

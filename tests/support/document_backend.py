@@ -209,14 +209,6 @@ def keys_of(numbers: Sequence[int]) -> Iterator[bytes]:
             yield key
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    """For what another thread brings about."""
-    deadline_s = time.monotonic() + START_TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not come about"
-        time.sleep(0.001)
-
-
 class ServedDocuments:
     """A front end in a thread of its own, for clients that block."""
 
