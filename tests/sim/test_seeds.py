@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from millrace.sim.run import Summary, run_many, run_seed
+from millrace.sim.schedule import Schedule
 from millrace.sim.seeds import LogKind
 
 SEEDS_FIRST, SEEDS_COUNT, MIXED_COUNT = 10_000, 300, 60
@@ -17,6 +18,8 @@ SECONDS_MAX = 900  # Processors that are slow or shared must not fail it.
 KEPT = sorted((Path(__file__).parent / "seeds").glob("*.json"))
 SPEED_SEEDS = [f"chain:{number}" for number in range(40)]
 EVENTS_PER_CPU_SECOND_MIN = 30_000
+PLAIN_EVENTS = 200_000
+PLAIN_EVENTS_PER_CPU_SECOND = 800_000  # Where the figure above was asked for and met.
 SPEED_TRIES = 4
 
 
@@ -49,21 +52,43 @@ def test_everything_happened() -> None:
     assert set.intersection(*missing) == set()
 
 
-def measured_speed() -> float:
+def simulator_speed() -> float:
     started_s = time.process_time()
     events = sum(run_seed(seed).events for seed in SPEED_SEEDS)
-    speed = events / (time.process_time() - started_s)
-    print(f"{speed:,.0f} events/s of processor time, {events:,} events")
-    return speed
+    return events / (time.process_time() - started_s)
+
+
+def plain_speed() -> float:
+    """Of a schedule whose events do next to nothing: how fast Python is on this processor now."""
+    schedule = Schedule()
+    seen: dict[int, str] = {}
+
+    def happen(number: int) -> None:
+        seen[number % 1_000] = f"{schedule.now_us} {number}"
+        schedule.after(number % 97, happen, number + 1)
+
+    for number in range(1_000):
+        schedule.after(number, happen, number)
+    started_s = time.process_time()
+    schedule.run(2**60, lambda: schedule.events < PLAIN_EVENTS)
+    return PLAIN_EVENTS / (time.process_time() - started_s)
+
+
+def is_fast() -> bool:
+    plain = (plain_speed(), plain_speed())
+    speed = simulator_speed()
+    processor = min(1.0, max(*plain, plain_speed()) / PLAIN_EVENTS_PER_CPU_SECOND)
+    print(f"{speed:,.0f} events/s of processor time, on one of {processor:.0%}")
+    return speed >= EVENTS_PER_CPU_SECOND_MIN * processor
 
 
 def test_the_simulator_is_fast() -> None:
     """Measured in time of the processor, without the garbage of the tests before, and again if it
-    was slow: a processor that shares its core with another is, for a while."""
+    was slow: a processor that shares its core with another is, for a while.  On one that is slow
+    for good the figure is scaled by what plain Python does there."""
     gc.collect()
     gc.freeze()
     try:
-        is_fast = any(measured_speed() >= EVENTS_PER_CPU_SECOND_MIN for _ in range(SPEED_TRIES))
+        assert any(is_fast() for _ in range(SPEED_TRIES))
     finally:
         gc.unfreeze()
-    assert is_fast

@@ -290,6 +290,14 @@ class ReadStream:
     def stop(self) -> list[ReadEffect]:
         return [] if self.phase is ReadPhase.FINISHED else self._finish()
 
+    @property
+    def bytes_not_taken(self) -> int:
+        return self.bytes_delivered - self._bytes_taken
+
+    @property
+    def blocks_out_of_order(self) -> int:
+        return len(self._buffer)
+
     def explain(self) -> dict[str, object]:
         """Why the stream is where it is (G9)."""
         projection = self.projection
@@ -302,8 +310,8 @@ class ReadStream:
             "epoch": None if projection is None else projection.epoch,
             "rewinds": {reason.value: count for reason, count in self.rewinds.items()},
             "last_rewind": self._last_reason.value,
-            "bytes_not_taken": self.bytes_delivered - self._bytes_taken,
-            "blocks_out_of_order": len(self._buffer),
+            "bytes_not_taken": self.bytes_not_taken,
+            "blocks_out_of_order": self.blocks_out_of_order,
         }
 
     # -- Starting -----------------------------------------------------------------------------

@@ -87,19 +87,19 @@ class Run:
             self._timer = driver.process.later(deadline_us, self._deadline)
 
     def go(self, answer: Any = None) -> None:
-        self._advance(lambda: self._procedure.send(answer))
+        self._advance(self._procedure.send, answer)
 
     def _deadline(self) -> None:
         self._timer = None
         self._driver.process.world.count("driver.deadline")
-        self._advance(lambda: self._procedure.throw(DeadlinePassed()))
+        self._advance(self._procedure.throw, DeadlinePassed())
 
-    def _advance(self, move: Callable[[], Effect]) -> None:
+    def _advance(self, move: Callable[[Any], Effect], what: Any) -> None:
         if self._done is None:
             return
         self._step += 1
         try:
-            effect = move()
+            effect = move(what)
             while isinstance(effect, Note):
                 self._driver.note(effect)
                 effect = self._procedure.send(None)

@@ -64,6 +64,10 @@ class Connection:
     def end_of(self, process: "Process") -> int:
         return 0 if self.ends[0] is process else 1
 
+    def pair(self, end: int) -> tuple[int, int]:
+        """Who sends to whom, by their numbers."""
+        return self.ends[end].number, self.ends[1 - end].number
+
     def peer_of(self, process: "Process") -> "Process":
         return self.ends[1 - self.end_of(process)]
 
@@ -126,26 +130,30 @@ class Network:
         request: int,
         is_answer: bool,
     ) -> None:
-        if connection.is_open[connection.end_of(sender)]:
-            self.send_frame(connection, sender, b"".join(encode(message, request, is_answer)))
+        end = connection.end_of(sender)
+        if connection.is_open[end]:
+            self._send(connection, end, b"".join(encode(message, request, is_answer)))
 
     def send_frame(self, connection: Connection, sender: "Process", frame: bytes) -> None:
         end = connection.end_of(sender)
-        if not connection.is_open[end]:
-            return
+        if connection.is_open[end]:
+            self._send(connection, end, frame)
+
+    def _send(self, connection: Connection, end: int, frame: bytes) -> None:
         waiting = connection.bytes_waiting[end] + len(frame)
         connection.bytes_waiting[end] = waiting
         if waiting > self.bytes_waiting_max:
             raise Violation("G13", f"{waiting} bytes wait for {connection.ends[1 - end].name}")
-        target = connection.ends[1 - end]
-        if connection.held[end] or (sender.number, target.number) in self._blocked:
+        if connection.held[end] or (self._blocked and connection.pair(end) in self._blocked):
             connection.held[end].append(frame)
         else:
             self._fly(connection, end, frame)
 
     def _fly(self, connection: Connection, end: int, frame: bytes) -> None:
         now_us = self._schedule.now_us
-        arrival_us = now_us + self._delay() + self.slow_us.get(connection.ends[end].number, 0)
+        arrival_us = now_us + self._delay()
+        if self.slow_us:
+            arrival_us += self.slow_us.get(connection.ends[end].number, 0)
         if arrival_us < connection.arrival_us[end]:
             arrival_us = connection.arrival_us[end]
         connection.arrival_us[end] = arrival_us
@@ -153,30 +161,34 @@ class Network:
 
     def _arrive(self, connection: Connection, end: int, frame: bytes) -> None:
         connection.bytes_waiting[end] -= len(frame)
-        sender, target = connection.ends[end], connection.ends[1 - end]
-        if connection.is_stalled[end] and self.is_writable(connection, sender):
+        if connection.is_stalled[end]:
+            self._unstall(connection, end)
+        if connection.is_open[1 - end]:
+            target = connection.ends[1 - end]
+            target.wake(connection.lives[1 - end], self._deliver, connection, end, frame)
+
+    def _unstall(self, connection: Connection, end: int) -> None:
+        sender = connection.ends[end]
+        if self.is_writable(connection, sender):
             connection.is_stalled[end] = False
             if connection.is_open[end]:
                 sender.wake(connection.lives[end], sender.writable, connection)
-        if connection.is_open[1 - end]:
-            target.wake(connection.lives[1 - end], self._arrived, connection, target, frame)
 
-    def _arrived(self, connection: Connection, target: "Process", frame: bytes) -> None:
-        if connection.is_open[connection.end_of(target)]:
-            self._deliver(connection, target, frame)
-
-    def _deliver(self, connection: Connection, target: "Process", frame: bytes) -> None:
+    def _deliver(self, connection: Connection, end: int, frame: bytes) -> None:
+        if not connection.is_open[1 - end]:
+            return
         view = memoryview(frame)
         header = parse_frame_header(view)
         message = decode(header, view[FRAME_HEADER_BYTES:])
-        sender = connection.peer_of(target)
-        name = type(message).__name__
+        sender, target = connection.ends[end], connection.ends[1 - end]
+        request = header.request_id
         self._world.trace.add(
             self._schedule.now_us,
             target.name,
-            f"{name} #{connection.number}.{header.request_id} {len(frame)}B from {sender.name}",
+            f"{type(message).__name__} #{connection.number}.{request} {len(frame)}B "
+            f"from {sender.name}",
         )
-        target.received(connection, header.request_id, header.is_answer, message)
+        target.received(connection, request, header.is_answer, message)
 
     def is_writable(self, connection: Connection, sender: "Process") -> bool:
         end = connection.end_of(sender)

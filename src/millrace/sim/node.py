@@ -80,6 +80,13 @@ if TYPE_CHECKING:
 
 RELEASE_US = 5 * SECOND
 MYSELF = 0  # The session of what a node says to itself.
+_CHECKED = frozenset(
+    {
+        *(Write, Fill, Next, Seal, Bootstrap),
+        *(Store, SealEpochs, AppendBlock, AskTail),
+        *(AppendStream, StreamBlock, SealStream),
+    }
+)  # The answers to these are held against the ledgers.
 
 
 class Node(Process):
@@ -102,7 +109,6 @@ class Node(Process):
         self.is_keeper = False
         self._sessions: dict[int, Connection] = {}
         self._said: dict[int, Answered] = {}
-        self._writes: dict[tuple[int, int], tuple[LogId, Epoch]] = {}
         self._checked: dict[tuple[int, int], Message] = {}
         self._lease = 0
         self._keeping = 0
@@ -133,7 +139,6 @@ class Node(Process):
         self.is_keeper = False
         self._sessions = {}
         self._said = {}
-        self._writes = {}
         self._checked = {}
         self._lease = 0
         self._keeping = 0
@@ -196,13 +201,8 @@ class Node(Process):
         self._handle(connection.number, request, message)
 
     def _handle(self, session: int, request: int, message: Message) -> None:
-        match message:
-            case Write() | Fill() | Next() | Seal() | Bootstrap():
-                self._writes[session, request] = (message.log, message.epoch)
-            case Store() | SealEpochs() | AppendBlock() | AskTail():
-                self._checked[session, request] = message
-            case AppendStream() | StreamBlock() | SealStream():
-                self._checked[session, request] = message
+        if type(message) in _CHECKED:
+            self._checked[session, request] = message
         self.world.commits.nemesis.saw(self, message)
         if isinstance(message, SequencerRequest):
             self.sequencing.handle((session, request), message)
@@ -252,23 +252,28 @@ class Node(Process):
         self.later(1, call)
 
     def _check_answer(self, session: int, request: int, message: Message) -> None:
-        about = self._writes.pop((session, request), None)
-        if about is None:
-            asked = self._checked.pop((session, request), None)
-            if asked is not None:
+        asked = self._checked.pop((session, request), None)
+        match asked:
+            case None:
+                pass
+            case Write() | Fill() | Next() | Seal() | Bootstrap():
+                self._check_chain(asked.log, asked.epoch, message)
+            case Store() | SealEpochs() | AppendBlock() | AskTail():
                 self._check_sequenced(asked, message)
+            case _:
                 self._check_stream(asked, message)
-            return
+
+    def _check_chain(self, log: LogId, epoch: Epoch, message: Message) -> None:
         ledger = self.world.ledger
         match message:
             case Written() | Filled():
-                ledger.accepted(self.node, *about)
+                ledger.accepted(self.node, log, epoch)
             case Sealed():
-                ledger.sealed(self.node, *about)
+                ledger.sealed(self.node, log, epoch)
             case Issued(first, count):
-                ledger.issued(self.node, *about, first, count)
+                ledger.issued(self.node, log, epoch, first, count)
             case Bootstrapped(next_lsn):
-                ledger.bootstrapped(about[0], next_lsn)
+                ledger.bootstrapped(log, next_lsn)
 
     def _check_sequenced(self, asked: Message, message: Message) -> None:
         ledger = self.world.sequenced.ledger

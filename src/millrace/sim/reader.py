@@ -149,10 +149,7 @@ class Reader(Process):
         self.positions[log] = end
 
     def _check_bounds(self, stream: ReadStream) -> None:
-        explained = stream.explain()
-        not_taken, waiting = explained["bytes_not_taken"], explained["blocks_out_of_order"]
-        assert isinstance(not_taken, int)
-        assert isinstance(waiting, int)
+        not_taken, waiting = stream.bytes_not_taken, stream.blocks_out_of_order
         if not_taken > self.world.shape.window_bytes + self.world.block_bytes_max:
             raise Violation("G13", f"{self.name} holds {not_taken} bytes that nobody took")
         if waiting > self.world.blocks_waiting_max:

@@ -1,14 +1,12 @@
 """What happened, one line per event, and a hash over all of it.
 
-Two runs are the same when their hashes are: the hash is what the determinism test compares.  Only
-the newest lines are kept, unless a listener wants them all.
+Two runs are the same when their hashes are: the hash is what the determinism test compares.  The
+lines are kept by nobody but a listener.
 """
 
 import hashlib
-from collections import deque
 from collections.abc import Callable
 
-LINES_KEPT = 200
 _LINES_PER_UPDATE = 256
 
 Listener = Callable[[int, str, str], None]  # Virtual time, process, what happened.
@@ -16,13 +14,11 @@ Listener = Callable[[int, str, str], None]  # Virtual time, process, what happen
 
 class Trace:
     def __init__(self, listener: Listener | None = None) -> None:
-        self.newest: deque[tuple[int, str, str]] = deque(maxlen=LINES_KEPT)
         self._listener = listener
         self._hash = hashlib.blake2b(digest_size=16)
         self._waiting: list[str] = []
 
     def add(self, now_us: int, process: str, what: str) -> None:
-        self.newest.append((now_us, process, what))
         waiting = self._waiting
         waiting.append(f"{now_us} {process} {what}")
         if len(waiting) >= _LINES_PER_UPDATE:

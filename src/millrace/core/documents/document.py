@@ -63,5 +63,18 @@ class Document(msgspec.Struct, frozen=True, gc=False):
         """About what it costs in memory and on the wire."""
         return DOCUMENT_BYTES + len(self.key) + len(self.value or b"")
 
+    def without_value(self) -> "Document":
+        """As it is held when its value is on disk alone."""
+        return Document(
+            self.key,
+            None,
+            self.seq,
+            self.cas,
+            self.flags,
+            self.expiry_s,
+            self.kind,
+            self.datatype,
+        )
+
 
 DOCUMENT_BYTES: Final = 120

@@ -108,7 +108,7 @@ class DocumentMemory:
             held = self.table.get(key)
             if held is None or not held.value or self.queue.get(held.seq) is not None:
                 continue  # Keeps I3.
-            self.table[key] = _without_value(held)
+            self.table[key] = held.without_value()
             freed += len(held.value)
             if freed >= bytes_wanted:
                 break
@@ -130,16 +130,3 @@ class DocumentMemory:
             return
         self.table[document.key] = document
         self.size_bytes += len(document.value or b"")
-
-
-def _without_value(document: Document) -> Document:
-    return Document(
-        document.key,
-        None,
-        document.seq,
-        document.cas,
-        document.flags,
-        document.expiry_s,
-        document.kind,
-        document.datatype,
-    )

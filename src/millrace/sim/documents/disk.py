@@ -260,7 +260,7 @@ class SimDocuments:
         while found := view.scan(after, SEQ_MAX, count_max, CAPACITY_BYTES):
             documents = [one for one in found if not one.kind]
             if documents:
-                return documents if with_values else [_without_value(one) for one in documents]
+                return documents if with_values else [one.without_value() for one in documents]
             after = found[-1].seq
         return []
 
@@ -295,16 +295,3 @@ class SimDocuments:
         self._is_closed = self._is_crashed = True
         for _ in range(min(kept, len(self._queue))):
             self._settle(self._queue.popleft())
-
-
-def _without_value(document: Document) -> Document:
-    return Document(
-        document.key,
-        None,
-        document.seq,
-        document.cas,
-        document.flags,
-        document.expiry_s,
-        document.kind,
-        document.datatype,
-    )

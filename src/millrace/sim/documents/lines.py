@@ -103,12 +103,13 @@ class LineNetwork(Network):
     def is_line(self, connection: Connection) -> bool:
         return connection.number in self._lines
 
-    def _deliver(self, connection: Connection, target: Process, frame: bytes) -> None:
-        if connection.number in self._lines:
+    def _deliver(self, connection: Connection, end: int, frame: bytes) -> None:
+        if connection.number not in self._lines:
+            super()._deliver(connection, end, frame)
+        elif connection.is_open[1 - end]:
+            target = connection.ends[1 - end]
             assert isinstance(target, LineProcess)
             target.heard(connection, frame)
-        else:
-            super()._deliver(connection, target, frame)
 
 
 class DialledLine:
