@@ -90,13 +90,17 @@ def test_it_goes_on_where_it_ended(millrace: Command, bucket: str, tmp_path: Pat
     assert millrace("kv", "delete", bucket, "late").code == 0
 
 
-def test_and_within_a_batch(millrace: Command, bucket: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefix", [(), ("--prefix", "user:")], ids=["all", "by prefix"])
+def test_and_within_a_batch(
+    millrace: Command, bucket: str, tmp_path: Path, prefix: tuple[str, ...]
+) -> None:
+    """By a prefix: behind its last document a snapshot goes on, and the place must not."""
     place = ("--state", str(tmp_path / "place"), "--format", "json")
     told: list[tuple[int, int]] = []
-    for limit in (("--from-start", "-n", "2"), ("-n", "3"), ("--to-now",)):
-        ran = millrace("changes", "tail", bucket, *limit, *place)
+    for limit in (("--from-start", "-n", "1"), ("-n", "1"), ("-n", "3"), ("--to-now",)):
+        ran = millrace("changes", "tail", bucket, *prefix, *limit, *place)
         told += [(each["partition"], each["seq"]) for each in ran.json]
-    whole = millrace("changes", "tail", bucket, "--to-now", "--format", "json").json
+    whole = millrace("changes", "tail", bucket, *prefix, "--to-now", "--format", "json").json
     assert sorted(told) == sorted((each["partition"], each["seq"]) for each in whole)
 
 

@@ -4,10 +4,11 @@ import pytest
 from millrace.cli.health import Problem, judge, unreachable
 from millrace.client.cluster import ClusterStatus, NodeStatus
 from millrace.core.commit.record import CommitRecord, StreamRecord
-from millrace.core.documents.document import FailoverId
+from millrace.core.documents.document import FailoverId, PartitionId
 from millrace.core.documents.map import BucketAttributes, BucketRecord, Seat
 from millrace.core.epochs import EpochRecord
 from millrace.core.messages import NodeDescribed
+from millrace.core.messages.cluster import DamagedPartition, HostedDocuments
 from millrace.core.projection import Projection
 from millrace.core.replication import Replication
 from millrace.types import (
@@ -24,11 +25,23 @@ from millrace.types import (
 GIB = 1 << 30
 
 
+NO_ROOM = HostedDocuments(2 * GIB, 2 * GIB, is_full=True)
+DAMAGED = HostedDocuments(
+    GIB, 2 * GIB, False, (DamagedPartition(1, PartitionId(3)),), "its row is damaged"
+)
+
+
 def node(
-    number: int, *, live: bool = True, answers: bool = True, used: int = GIB, full: bool = False
+    number: int,
+    *,
+    live: bool = True,
+    answers: bool = True,
+    used: int = GIB,
+    full: bool = False,
+    documents: HostedDocuments | None = None,
 ) -> NodeStatus:
     info = NodeInfo(NodeId(number), f"127.0.0.1:{number}")
-    told = NodeDescribed(info, 1_000, 1, used, 10 * GIB, full, False, 1, "millrace")
+    told = NodeDescribed(info, 1_000, 1, used, 10 * GIB, full, False, 1, "millrace", documents)
     return NodeStatus(info, live, told if answers else None)
 
 
@@ -119,6 +132,14 @@ def committed(*nodes: NodeStatus) -> ClusterStatus:
         pytest.param(
             status(node(1), node(2, used=10 * GIB - 1)), [Problem.DISK_LOW], id="nearly full"
         ),
+        pytest.param(
+            status(node(1), node(2, documents=NO_ROOM)),
+            [Problem.DOCUMENTS_FULL],
+            id="no room for documents",
+        ),
+        pytest.param(
+            status(node(1), node(2, documents=DAMAGED)), [Problem.PARTITION_DAMAGED], id="damaged"
+        ),
         pytest.param(status(chain=(1, 2), replication=3), [Problem.LOG_DEGRADED], id="degraded"),
         pytest.param(status(chain=(1,)), [Problem.NO_REDUNDANCY], id="no redundancy"),
         pytest.param(status(sequencer=9), [Problem.SEQUENCER_DEAD], id="sequencer"),
@@ -133,6 +154,25 @@ def test_findings(found: ClusterStatus, problems: list[Problem]) -> None:
     verdict = judge(found)
     assert [finding.problem for finding in verdict.findings] == problems
     assert verdict.is_healthy == (not problems)
+
+
+def test_the_numbers_are_those_of_the_store_that_is_full() -> None:
+    """It read as a full disk with the logs' numbers, which had room."""
+    (told,) = judge(status(node(1), node(2, documents=NO_ROOM))).findings
+    assert "(2.0 GiB of 2.0 GiB used)" in told.detail
+    assert "documents" in told.detail
+    (told,) = judge(status(node(1), node(2, full=True))).findings
+    assert "(1.0 GiB of 10.0 GiB used)" in told.detail
+    assert "logs" in told.detail
+
+
+def test_a_damaged_partition_is_named_with_its_bucket_and_its_cause() -> None:
+    bucket = BucketRecord(1, "users", BucketAttributes(), ())
+    found = status(node(1), node(2, documents=DAMAGED))
+    (told,) = judge(msgspec.structs.replace(found, buckets=(bucket,))).findings
+    assert told.subject == "node 2"
+    assert "partition 3 of bucket users" in told.detail
+    assert "its row is damaged" in told.detail
 
 
 def test_nothing_known_is_not_healthy() -> None:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from millrace.codec.memcached.multi import MultiSet, decode_multi_stored, encode_multi_set
 from millrace.codec.memcached.opcodes import Opcode, Status
-from millrace.core.documents.document import PartitionId, PartitionState
+from millrace.core.documents.document import FailoverId, PartitionId, PartitionState
 from millrace.core.documents.map import BucketAttributes, BucketRecord, Seat
 from millrace.core.messages import Message
 from millrace.core.messages.documents import (
@@ -19,7 +19,7 @@ from millrace.core.messages.documents import (
 )
 from millrace.errors import NotConnected
 from millrace.server.documents import flushing
-from millrace.server.documents.flushing import DelayedFlushes, flush, flush_everywhere
+from millrace.server.documents.flushing import DelayedFlushes, empty, flush, flush_everywhere
 from millrace.server.partitions.front import BucketFront
 from millrace.types import NO_NODE, NodeId
 from tests.support.clusters import soon
@@ -44,6 +44,7 @@ from tests.support.partition_nodes import (
     two_nodes,
 )
 
+BEEF = FailoverId(0xBEEF)
 LED_BY_ONE, LED_BY_TWO = Seat(1, CAFE, ONE, (TWO,)), Seat(2, CAFE, TWO)
 TAKEN_OVER = PartitionOrder(NUMBER, PartitionState.ACTIVE, 2, CAFE, is_takeover=True)
 DEPOSED = PartitionOrder(NUMBER, PartitionState.DEAD, 2, CAFE)
@@ -83,9 +84,9 @@ class Cluster:
         self.empties.append(node)
         self.before_emptying()
         asking = self._asking
-        answer = BucketEmptied(await flush(self.front(found)))
+        emptied = await empty(self.front(found), message.marks)
         self._asking = asking
-        return answer
+        return BucketEmptied(tuple(emptied))
 
     async def _reload(self) -> None:
         self._asking.record = replace(self._asking.record, seats=self.next_seats)
@@ -200,6 +201,46 @@ def test_what_was_emptied_is_left_alone_by_the_next_attempt(quick: None) -> None
     assert asyncio.run(flush_everywhere(cluster.front(Node(world, THREE))))
     assert cluster.empties == [ONE, TWO]
     assert set(master.values()) == {b"new"}
+
+
+def test_nor_does_a_node_empty_more_than_it_is_asked_for(quick: None) -> None:
+    """A partition came to it later than the others: those were emptied once more."""
+    world, master, _ = replicated()
+    other = PartitionId(1)
+    cluster = Cluster(world, LED_BY_ONE, Seat(1, CAFE, NO_NODE, (ONE,)))
+    cluster.next_seats = (LED_BY_ONE, Seat(2, CAFE, ONE))
+
+    def promote() -> None:
+        master.order(PartitionOrder(other, PartitionState.ACTIVE, 2, CAFE))
+        world.pass_ms(100)
+        master.put(b"new")
+
+    cluster.when_read = promote
+    assert asyncio.run(flush_everywhere(cluster.front(Node(world, THREE))))
+    assert cluster.empties == [ONE, ONE]
+    assert set(master.values()) == {b"new"}
+
+
+def test_the_next_attempt_knows_what_came_after_the_first(quick: None) -> None:
+    """A master that stopped half-way is succeeded: what its successor has taken is newer."""
+    world, master, replica = replicated()
+    cluster = Cluster(world, LED_BY_ONE)
+    cluster.next_seats = (LED_BY_TWO,)
+    cluster.before_emptying = lambda: None if len(cluster.empties) > 1 else depose()
+
+    def depose() -> None:
+        master.order(DEPOSED)
+
+    def succeed() -> None:
+        if replica.partition.state is not PartitionState.ACTIVE:
+            replica.order(PartitionOrder(NUMBER, PartitionState.ACTIVE, 2, BEEF))
+            world.pass_ms(100)
+            replica.put(b"new")
+
+    cluster.when_read = succeed
+    assert asyncio.run(flush_everywhere(cluster.front(Node(world, THREE))))
+    assert cluster.empties == [ONE, TWO]
+    assert set(replica.values()) == {b"new"}
 
 
 def test_a_node_flushes_what_the_map_says_it_leads_or_fails() -> None:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -18,6 +18,7 @@ from millrace.core.documents.messages import MutationToken, WaitKind
 from millrace.core.documents.operations import Command, Outcome
 from millrace.core.documents.waits import WAIT_MS_MAX, WaitOutcome
 from millrace.server.documents import connection
+from millrace.server.documents.ordered_answers import PLACES_MAX
 from millrace.server.partitions.front import BucketFront
 from tests.support.clusters import soon
 from tests.support.document_backend import (
@@ -38,6 +39,7 @@ FOR_EVER = encode_request(
 )
 HELLO = encode_request(Opcode.HELLO, value=struct.pack(">H", Feature.MAP_AWARE))
 MAJORITY = Durability(DurabilityLevel.MAJORITY)
+FLUSH = encode_request(Opcode.FLUSH)
 SET = encode_request(Opcode.SET, b"k", b"v", bytes(8), durability=MAJORITY)
 
 
@@ -78,13 +80,29 @@ def test_waits_of_clients_that_vanish_keep_nobody_out(small: ServedDocuments) ->
     assert_free(small)
 
 
-def test_nor_those_of_clients_that_close(
-    small: ServedDocuments, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("requests", "waits"),
+    [
+        pytest.param(FOR_EVER, 1, id="alone"),
+        pytest.param(FOR_EVER + FLUSH, 1, id="something is to come after it"),
+        pytest.param((PLACES_MAX + 9) * FOR_EVER, PLACES_MAX, id="more than may be under way"),
+    ],
+)
+@pytest.mark.parametrize(
+    "leave", [vanish, lambda client: client.socket.close()], ids=["cut", "end"]
+)
+def test_nor_those_of_clients_that_end_or_are_not_read_from(
+    small: ServedDocuments,
+    monkeypatch: pytest.MonkeyPatch,
+    requests: bytes,
+    waits: int,
+    leave: Callable[[WireClient], None],
 ) -> None:
-    """Which looks like one that has said all and listens."""
+    """One that ends looks like one that has said all and listens; of one that is not read from
+    nothing is heard."""
     monkeypatch.setattr(connection, "ENDED_WAIT_S", 0.05)
-    for client in fill(small, FOR_EVER):
-        client.socket.close()
+    for client in fill(small, requests, waits):
+        leave(client)
     assert_free(small)
 
 
@@ -112,6 +130,31 @@ def test_a_change_is_kept_when_its_wait_ends(small: ServedDocuments, before: byt
     assert_free(small)
     with WireClient(small.port) as client:
         assert client.ask(Opcode.GET, b"k").value == b"v"
+
+
+def test_what_a_client_asked_for_behind_a_wait_is_done_when_the_wait_ends(
+    small: ServedDocuments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush, and all behind it: nobody saw that the client had ended."""
+    monkeypatch.setattr(connection, "ENDED_WAIT_S", 0.05)
+    with WireClient(small.port) as client:
+        client.send(
+            encode_request(Opcode.SET, b"before", b"v", bytes(8))
+            + SET
+            + FLUSH
+            + encode_request(Opcode.SET, b"behind", b"v", bytes(8))
+            + 2 * FOR_EVER
+            + encode_request(Opcode.SET, b"last", b"v", bytes(8), durability=MAJORITY)
+        )
+        client.socket.shutdown(socket.SHUT_WR)
+        assert client.response().opcode == Opcode.SET
+        with contextlib.suppress(ConnectionResetError):
+            assert client.socket.recv(1) == b"", "an answer in the place of another"
+    assert_free(small)
+    with WireClient(small.port) as client:
+        found = [client.ask(Opcode.GET, key) for key in (b"before", b"k", b"behind", b"last")]
+    missing, there = Status.NOT_FOUND, Status.SUCCESS
+    assert [each.status for each in found] == [missing, missing, there, there]
 
 
 def test_what_is_being_passed_on_is_done_although_the_client_is_gone(

@@ -15,6 +15,7 @@ from millrace.codec.memcached.revisions import (
 )
 from millrace.core.documents.document import Cas, Document
 from millrace.core.documents.map import partition_of
+from millrace.core.documents.partition import Partition
 from millrace.core.documents.revisions import Revision
 from millrace.core.documents.waits import WaitOutcome
 from millrace.limits import MIB
@@ -184,6 +185,26 @@ def test_a_node_that_does_not_serve_neither_takes_nor_tells(
     response = client.ask(Opcode.READ_REVISIONS, value=asked)
     statuses = decode_revisions_read(response.value, [K]).statuses
     assert list(statuses) == [Status.TEMPORARY_FAILURE]
+
+
+def test_a_node_that_stops_serving_half_way_takes_no_more(
+    client: WireClient, host: MemoryHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease may end between two partitions of one request."""
+    there = b"l"
+    assert partition_of(there, PARTITIONS) != HERE
+    take_revisions = host.operations.take_revisions
+
+    def take_the_last(
+        partition: Partition, revisions: Sequence[Revision], now_us: int
+    ) -> list[Document | None]:
+        host.is_serving = False
+        return take_revisions(partition, revisions, now_us)
+
+    monkeypatch.setattr(host.operations, "take_revisions", take_the_last)
+    offers = [Revision(K, b"v", Cas(1)), Revision(there, b"v", Cas(1))]
+    answer = client.ask(Opcode.WRITE_REVISIONS, value=body(offers))
+    assert written(answer) == [Status.SUCCESS, Status.TEMPORARY_FAILURE]
 
 
 # -- Durability -------------------------------------------------------------------------------

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from millrace.core.documents.document import PartitionId, PartitionState, Seq
 from millrace.core.documents.partition import Partition
 from millrace.core.documents.partition_row import PartitionRow
-from millrace.server.partitions.flusher import RETRY_MS, Flusher
+from millrace.core.messages import Refusal
+from millrace.core.messages.cluster import DamagedPartition
+from millrace.server.partitions.flusher import (
+    RETRY_DAMAGED_MS,
+    RETRY_MS,
+    Flusher,
+    PartitionsDamaged,
+)
 from millrace.sim.documents.disk import SimDocuments
 from millrace.store.contract import StoreFailed
 from millrace.store.documents.contract import PartitionBatch
@@ -331,3 +338,120 @@ def test_what_is_dropped_while_it_does_not_fit_is_not_there_again() -> None:
     assert (BUCKET, PartitionId(0)) not in rig.store.disk.partitions
     assert told == [None]
     assert rig.flusher.failure is None
+
+
+# -- A partition whose own write fails -------------------------------------------------------------
+
+DAMAGED = StoreFailed(Refusal.UNAVAILABLE, "its row is damaged")
+
+
+def damaged_rig() -> tuple[Rig, list[list[PartitionId]]]:
+    """Three partitions; the first is damaged.  With what was written, or tried."""
+    rig = Rig(partitions=3)
+    for at in range(3):
+        rig.put(b"old", at)
+    rig.world.pass_ms(100)
+    tried: list[list[PartitionId]] = []
+    write = rig.store.disk.write
+
+    def damaged(batches: Sequence[PartitionBatch]) -> StoreFailed | None:
+        tried.append([batch.partition for batch in batches])
+        return DAMAGED if PartitionId(0) in tried[-1] else write(batches)
+
+    rig.store.disk.write = damaged  # type: ignore[method-assign]
+    rig.put(b"k", 0)
+    rig.put(b"k", 1)
+    rig.world.pass_ms(10)
+    return rig, tried
+
+
+def heal(rig: Rig) -> None:
+    del rig.store.disk.write  # type: ignore[method-assign]
+
+
+def test_others_are_written_together_and_at_once_beside_a_damaged_one() -> None:
+    rig, tried = damaged_rig()
+    tried.clear()
+    for round_number in range(10):
+        rig.put(b"%d" % round_number, 0)
+        rig.put(b"%d" % round_number, 1)
+        rig.put(b"%d" % round_number, 2)
+        rig.world.pass_ms(10)
+    assert tried == [[1, 2]] * 10
+    assert rig.on_disk(0) == {b"old"}
+    assert rig.partitions[0].queue.count == 11
+
+
+def test_what_is_damaged_is_told_as_that() -> None:
+    rig, _ = damaged_rig()
+    assert not rig.flusher.is_full
+    assert not rig.flusher.has_store_failed
+    assert isinstance(rig.flusher.failure, PartitionsDamaged)
+    assert rig.flusher.failure.partitions == (DamagedPartition(BUCKET, PartitionId(0)),)
+    assert "partition 0 of bucket 1 cannot be written: its row" in rig.flusher.failure.detail
+
+
+def test_a_damaged_one_is_tried_now_and_then_until_it_is_written() -> None:
+    rig, tried = damaged_rig()
+    told: list[None] = []
+    rig.flusher.durable(BUCKET, rig.partitions[0], lambda: told.append(None))
+    tried.clear()
+    rig.world.pass_ms(2 * RETRY_DAMAGED_MS)
+    assert tried == [[0], [0]]
+    assert not told
+    heal(rig)
+    rig.put(b"more", 0)
+    rig.world.pass_ms(RETRY_DAMAGED_MS)
+    assert rig.on_disk(0) == {b"old", b"k", b"more"}
+    assert told == [None]
+    assert rig.flusher.failure is None
+    rig.put(b"at once", 0)
+    rig.world.pass_ms(10)
+    assert b"at once" in rig.on_disk(0)
+
+
+def test_a_damaged_one_that_changes_while_it_is_written_is_written_again() -> None:
+    rig, _ = damaged_rig()
+    heal(rig)
+    rig.world.until(lambda: rig.flusher._is_writing)
+    rig.put(b"meanwhile", 0)
+    rig.world.pass_ms(10)
+    assert rig.on_disk(0) == {b"old", b"k", b"meanwhile"}
+
+
+def test_a_damaged_one_that_is_dropped_is_damaged_no_longer() -> None:
+    rig, tried = damaged_rig()
+    told: list[None] = []
+    rig.flusher.durable(BUCKET, rig.partitions[0], lambda: told.append(None))
+    rig.flusher.forget(BUCKET, PartitionId(0))
+    assert rig.flusher.failure is None
+    tried.clear()
+    rig.world.pass_ms(2 * RETRY_DAMAGED_MS)
+    assert told == [None]
+    assert tried == []
+
+
+def test_a_disk_that_is_full_as_well_is_what_is_told() -> None:
+    rig, _ = damaged_rig()
+    rig.break_disk()
+    rig.put(b"more", 1)
+    rig.world.pass_ms(100)
+    assert rig.flusher.is_full
+    rig.mend_disk()
+    rig.world.pass_ms(2 * RETRY_MS)
+    assert b"more" in rig.on_disk(1)
+    assert not rig.flusher.is_full
+    assert rig.flusher.failure is not None
+
+
+def test_a_store_that_failed_for_good_is_not_the_damage_of_partitions() -> None:
+    rig, _ = damaged_rig()
+    rig.store.failure = DAMAGED  # type: ignore[attr-defined]
+    rig.store.disk.write = lambda batches: DAMAGED  # type: ignore[method-assign]
+    rig.put(b"more", 1)
+    rig.world.pass_ms(100)
+    assert rig.flusher.has_store_failed
+    assert set(rig.flusher.damaged) == {(BUCKET, 0)}
+    rig.world.pass_ms(2 * RETRY_DAMAGED_MS)
+    assert not rig.flusher.damaged
+    assert rig.flusher.failure == DAMAGED

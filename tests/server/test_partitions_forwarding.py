@@ -7,26 +7,35 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec.structs import replace
 
+from millrace.core.documents.document import PartitionId
 from millrace.core.documents.map import BucketAttributes, BucketRecord, Seat
 from millrace.core.documents.operations import (
+    AMBIGUOUS,
+    INVALID,
     NOT_MY_PARTITION,
     TEMPORARY_FAILURE,
     Command,
+    DurabilityLevel,
     OperationStatus,
     Outcome,
     Verb,
 )
+from millrace.core.documents.waits import WAIT_MS_DEFAULT
 from millrace.core.messages import Message
 from millrace.core.messages.documents import CarriedOut, CarryOut
-from millrace.errors import NotConnected
+from millrace.errors import ConnectionLost, MillraceError, NoAnswer, NotConnected
 from millrace.server.partitions import forwarding
-from millrace.server.partitions.front import BucketFront
+from millrace.server.partitions.forwarding import QUESTION, Forwarding
+from millrace.server.partitions.front import FORWARD_MS, BucketFront
 from millrace.types import NodeId
 from tests.support.partition_nodes import BUCKET, CAFE, NAME, NUMBER, ONE, THREE, TWO, Node, World
 
 RECORD = BucketRecord(BUCKET, NAME, BucketAttributes(1, 1), (Seat(1, CAFE, ONE, (TWO,)),))
 OK = Outcome(OperationStatus.OK)
 AWAY = NotConnected("away")
+LATE = NoAnswer("late")
+LOST = ConnectionLost("lost")
+DURABLE = DurabilityLevel.MAJORITY
 TURNS = 20  # Of the loop: whatever can happen has happened.
 
 
@@ -36,6 +45,7 @@ class Master:
 
     def __init__(self) -> None:
         self.asked: list[bytes] = []
+        self.times_ms: list[int] = []
         self.carried_out: list[bytes] = []
         self.answers: defaultdict[bytes, list[Outcome | Exception]] = defaultdict(list)
         self.going: dict[bytes, asyncio.Event] = {}
@@ -52,8 +62,10 @@ class Master:
         assert isinstance(message, CarryOut)
         value = message.command.value
         self.asked.append(value)
+        self.times_ms.append(timeout_ms)
         await _passed(self.going.get(value))
-        answer = self.answers[value].pop(0) if self.answers[value] else OK
+        usual = OK if message.command.key else INVALID
+        answer = self.answers[value].pop(0) if self.answers[value] else usual
         if isinstance(answer, Exception):
             raise answer
         if answer == OK:
@@ -65,12 +77,16 @@ class Master:
         self.reloads += 1
         await self.reading.wait()
 
-    def forward(self, value: bytes) -> "asyncio.Task[Outcome]":
-        return asyncio.create_task(self.front.forward(NUMBER, Command(Verb.SET, b"k", value)))
+    def forward(
+        self, value: bytes, level: DurabilityLevel = DurabilityLevel.NONE, timeout_ms: int = 0
+    ) -> "asyncio.Task[Outcome]":
+        command = Command(Verb.SET, b"k", value, level=level, timeout_ms=timeout_ms)
+        return asyncio.create_task(self.front.forward(NUMBER, command))
 
     async def prove(self) -> None:
         assert await self.forward(b"first") == OK
         self.asked.clear()
+        self.times_ms.clear()
         self.carried_out.clear()
 
 
@@ -186,12 +202,17 @@ def test_what_the_old_master_refuses_goes_to_the_new_one() -> None:
     assert play(scenario).carried_out == [b"1", b"2"]
 
 
-def test_a_command_does_not_pass_one_that_looks_for_the_node() -> None:
+@pytest.mark.parametrize(
+    ("error", "outcome"), [(AWAY, TEMPORARY_FAILURE), (LOST, AMBIGUOUS)], ids=["away", "lost"]
+)
+def test_a_command_does_not_pass_one_that_looks_for_the_node(
+    error: MillraceError, outcome: Outcome
+) -> None:
     """The first one after a failure looks the address up; the next one took the old one."""
 
     async def scenario(master: Master) -> None:
-        master.answers[b"0"] = [AWAY]
-        assert await master.forward(b"0") == TEMPORARY_FAILURE
+        master.answers[b"0"] = [error]
+        assert await master.forward(b"0") == outcome
         master.going[b"1"] = asyncio.Event()
         calls = [master.forward(b"1"), master.forward(b"2"), master.forward(b"3")]
         await _turns()
@@ -267,3 +288,144 @@ def test_a_defect_is_told_to_who_called_and_ends_there() -> None:
         assert await master.forward(b"2") == OK
 
     play(scenario)
+
+
+def test_nobody_passes_what_was_to_be_sent_when_the_node_went_away() -> None:
+    """It was there when they were begun, and gone when they had their turn."""
+    sent: list[bytes] = []
+    gate = asyncio.Event()
+    proven = iter([False, False, True])  # When the first comes, when it is sent, and answered.
+
+    async def send(number: PartitionId, command: Command) -> Outcome:
+        sent.append(command.value)
+        if command.value == b"2":
+            await gate.wait()
+        return OK
+
+    async def played() -> None:
+        commands = Forwarding(send, lambda _: next(proven, False), None)
+        calls = [
+            asyncio.create_task(commands.forward(NUMBER, Command(Verb.SET, b"k", value)))
+            for value in (b"1", b"2", b"3")
+        ]
+        await _turns()
+        assert sent == [b"1", b"2"]
+        gate.set()
+        assert {await call for call in calls} == {OK}
+
+    asyncio.run(asyncio.wait_for(played(), 10))
+    assert sent == [b"1", b"2", b"3"]
+
+
+# -- Writes that wait for durability ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("level", "timeout_ms", "wait_ms"),
+    [
+        (DurabilityLevel.NONE, 0, 0),
+        (DURABLE, 0, WAIT_MS_DEFAULT),
+        (DURABLE, 60_000, 60_000),
+        (DURABLE, 5, 5),
+    ],
+    ids=["not durable", "as usual", "long", "short"],
+)
+def test_a_master_says_itself_that_its_wait_was_in_vain(
+    level: DurabilityLevel, timeout_ms: int, wait_ms: int
+) -> None:
+    """Whoever passed the command on had less patience than the master."""
+
+    async def scenario(master: Master) -> None:
+        await master.forward(b"1", level, timeout_ms)
+
+    assert play(scenario).times_ms == [wait_ms + FORWARD_MS]
+
+
+def test_a_master_whose_answer_is_late_is_no_worse_than_before() -> None:
+    """What came behind one late answer waited for all that were under way."""
+
+    async def scenario(master: Master) -> None:
+        master.coming[b"1"] = asyncio.Event()
+        first = master.forward(b"1", DURABLE)
+        master.answers[b"2"] = [LATE]
+        assert await master.forward(b"2", DURABLE) == AMBIGUOUS
+        third = master.forward(b"3")
+        await _turns()
+        assert third.done() and not first.done()
+        master.coming[b"1"].set()
+        assert {await first, await third} == {OK}
+
+    assert play(scenario).carried_out == [b"1", b"3"]
+
+
+def test_what_is_under_way_holds_up_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarding, "LATER_S", 0.01)
+
+    async def scenario(master: Master) -> None:
+        master.coming[b"1"] = asyncio.Event()
+        first = master.forward(b"1", DURABLE)
+        master.answers[b"2"] = [AWAY]
+        assert await master.forward(b"2") == TEMPORARY_FAILURE
+        assert await master.forward(b"3") == OK
+        assert not first.done()
+        master.coming[b"1"].set()
+        assert await first == OK
+
+    play(scenario)
+
+
+def test_nobody_waits_until_the_first_one_after_a_failure_is_durable() -> None:
+    """It went alone, and a replica was away."""
+
+    async def scenario(master: Master) -> None:
+        master.answers[b"0"] = [AWAY]
+        await master.forward(b"0")
+        master.coming[b"1"] = asyncio.Event()
+        first, second = master.forward(b"1", DURABLE), master.forward(b"2")
+        assert await second == OK
+        assert not first.done()
+        master.coming[b"1"].set()
+        assert await first == OK
+
+    assert play(scenario).carried_out == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("has_failed", [False, True], ids=["at once", "after a failure"])
+def test_nor_until_one_that_was_refused_is(has_failed: bool) -> None:
+    async def scenario(master: Master) -> None:
+        if has_failed:
+            master.answers[b"0"] = [AWAY]
+            await master.forward(b"0")
+        master.answers[b"1"] = [NOT_MY_PARTITION]
+        master.reading.clear()
+        first = master.forward(b"1", DURABLE)
+        await _turns()
+        master.coming[b"1"] = asyncio.Event()
+        second = master.forward(b"2")
+        master.reading.set()
+        assert await second == OK
+        assert not first.done()
+        master.coming[b"1"].set()
+        assert await first == OK
+
+    assert play(scenario).carried_out == [b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    ("refusals", "outcome", "carried_out"),
+    [(1, OK, [b"1", b"2"]), (2, TEMPORARY_FAILURE, [])],
+    ids=["once", "twice"],
+)
+def test_the_question_before_it_is_refused_in_its_stead(
+    refusals: int, outcome: Outcome, carried_out: list[bytes]
+) -> None:
+    async def scenario(master: Master) -> None:
+        master.answers[b"0"] = [AWAY]
+        await master.forward(b"0")
+        master.answers[QUESTION.value] = [NOT_MY_PARTITION] * refusals
+        calls = [master.forward(b"1", DURABLE), master.forward(b"2")]
+        assert {await call for call in calls} == {outcome}
+
+    master = play(scenario)
+    assert master.carried_out == carried_out
+    assert master.reloads == 1

@@ -1,12 +1,15 @@
 """What a node does with the keeper's orders: all or nothing, durable before it is answered."""
 
+import asyncio
+
 import pytest
 
 from millrace.core.documents.document import Cas, PartitionId, PartitionState, Seq
-from millrace.core.documents.map import BucketAttributes
+from millrace.core.documents.map import BucketAttributes, BucketRecord, Seat
 from millrace.core.documents.messages import MutationToken
+from millrace.core.documents.operations import NOT_MY_PARTITION, TEMPORARY_FAILURE, Command, Verb
 from millrace.core.documents.waits import Durability, WaitOutcome
-from millrace.core.messages import Refusal, Refused
+from millrace.core.messages import Message, Refusal, Refused
 from millrace.core.messages.documents import (
     BucketsDescribed,
     CasMismatch,
@@ -14,11 +17,16 @@ from millrace.core.messages.documents import (
     PartitionOrder,
     PartitionsSet,
 )
+from millrace.server.documents.carrying_out import carry_out, carry_out_anywhere
+from millrace.server.documents.flushing import flush
+from millrace.server.partitions.front import BucketFront
 from millrace.store.contract import StoreFailed
+from millrace.types import NodeId
 from tests.support.partition_nodes import (
     BUCKET,
     CAFE,
     DEAD,
+    NAME,
     NUMBER,
     ONE,
     THREE,
@@ -35,6 +43,10 @@ ACTIVE, REPLICA = PartitionState.ACTIVE, PartitionState.REPLICA
 def alone() -> tuple[World, Node]:
     world = World()
     return world, Node(world, ONE)
+
+
+async def nobody_is_asked(node: NodeId, message: Message, timeout_ms: int) -> Message:
+    raise AssertionError("this node is the master")
 
 
 def test_an_order_with_another_cas_does_nothing() -> None:
@@ -122,6 +134,26 @@ def test_nobody_is_served_without_a_lease() -> None:
     assert node.bucket.is_serving
     node.around.lease = 0
     assert not node.bucket.is_serving
+
+
+def test_who_asks_a_master_whose_lease_is_over_is_to_try_again() -> None:
+    """It was told that another node had the partition, and the map named this one."""
+    _, node = alone()
+    node.lead()
+    node.put(b"k", b"v")
+    record = BucketRecord(BUCKET, NAME, BucketAttributes(1, 0), (Seat(1, CAFE, ONE),))
+    front = BucketFront(record, node.store, node.around, nobody_is_asked, lambda _: "")
+    front.here = node.bucket
+    commands = [Command(Verb.GET, b"k"), Command(Verb.SET, b"k", b"w"), Command(Verb.DELETE, b"k")]
+    node.around.lease = 0
+    for command in commands:
+        assert carry_out(front, NUMBER, command) == TEMPORARY_FAILURE
+        assert carry_out_anywhere(front, command) == TEMPORARY_FAILURE
+    assert not asyncio.run(flush(front))
+    assert node.values() == {b"k": b"v"}
+    node.around.lease = 2  # Meanwhile somebody else may have become the master.
+    for command in commands:
+        assert carry_out(front, NUMBER, command) == NOT_MY_PARTITION
 
 
 def test_a_master_with_another_lease_serves_when_it_was_told_again() -> None:

@@ -2,10 +2,17 @@
 are refused while the disk is behind; and what a start loads."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
-from millrace.core.documents.document import ChangeKind, FailoverId, PartitionState, Seq
+from millrace.core.documents.document import (
+    ChangeKind,
+    FailoverId,
+    PartitionId,
+    PartitionState,
+    Seq,
+)
 from millrace.core.documents.map import BucketAttributes, BucketRecord, Seat
 from millrace.core.documents.operations import (
     AMBIGUOUS,
@@ -17,13 +24,15 @@ from millrace.core.documents.operations import (
     Verb,
 )
 from millrace.core.messages import Message, Refusal
-from millrace.core.messages.documents import CarriedOut, CarryOut
+from millrace.core.messages.documents import CarriedOut, CarryOut, PartitionOrder
 from millrace.errors import ConnectionLost, NotConnected
 from millrace.server.documents.carrying_out import carry_out
 from millrace.server.partitions import upkeep, warming
+from millrace.server.partitions.flusher import RETRY_DAMAGED_MS
 from millrace.server.partitions.front import BucketFront
 from millrace.server.partitions.upkeep import Upkeep
 from millrace.store.contract import StoreFailed
+from millrace.store.documents.contract import PartitionBatch
 from millrace.types import NodeId
 from tests.support.partition_nodes import (
     BUCKET,
@@ -264,9 +273,49 @@ def test_a_disk_that_fails_otherwise_lets_no_deletions_through(
     done(front, Command(Verb.SET, b"k", b"v"))
     failure = StoreFailed(Refusal.UNAVAILABLE, "the disk does not answer")
     monkeypatch.setattr(node.disk, "write", lambda batches: failure)
+    monkeypatch.setattr(node.store, "failure", failure)
     world.pass_ms(100)
     rounds(world, upkeep_of(node, front), 1)
     assert done(front, Command(Verb.DELETE, b"k")) == TEMPORARY_FAILURE
+    assert done(front, Command(Verb.GET, b"k")).status is OperationStatus.OK
+
+
+def test_a_partition_that_cannot_be_written_stops_itself_and_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All buckets of the node refused changes until it was started anew."""
+    world = World()
+    node = Node(world, ONE)
+    node.lead()
+    other = PartitionId(1)
+    node.order(PartitionOrder(other, PartitionState.ACTIVE, 1, CAFE))
+    world.pass_ms(100)
+    front = front_of(node)
+    looking = upkeep_of(node, front)
+    write = node.disk.write
+
+    def damaged(batches: Sequence[PartitionBatch]) -> StoreFailed | None:
+        if any(batch.partition == NUMBER for batch in batches):
+            return StoreFailed(Refusal.UNAVAILABLE, "its row is damaged")
+        return write(batches)
+
+    monkeypatch.setattr(node.disk, "write", damaged)
+    done(front, Command(Verb.SET, b"k", b"v"))
+    world.pass_ms(100)
+    for at in range(20):
+        rounds(world, looking, 1)
+        assert done(front, Command(Verb.SET, b"k", bytes(1_000))) is TEMPORARY_FAILURE
+        assert done(front, Command(Verb.GET, b"k")).status is OperationStatus.OK
+        put = carry_out(front, other, Command(Verb.SET, b"%d" % at, b"v"))
+        assert isinstance(put, Outcome) and put.status is OperationStatus.OK
+    world.pass_ms(100)
+    assert node.partition.queue.count == 1, "what is refused fills no memory"
+    assert node.bucket.held[other].partition.persisted == 20
+    monkeypatch.undo()
+    world.pass_ms(RETRY_DAMAGED_MS)
+    rounds(world, looking, 1)
+    assert node.on_disk.keys() == {b"k"}
+    assert done(front, Command(Verb.SET, b"k", b"w")).status is OperationStatus.OK
 
 
 def test_changes_are_refused_while_too_much_is_not_on_disk(

@@ -2,7 +2,7 @@
 nobody else."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from struct import Struct
 
@@ -10,12 +10,14 @@ import pytest
 
 from millrace.core.documents.document import SEQ_MAX, PartitionId, Seq
 from millrace.core.documents.map import BucketAttributes
+from millrace.core.documents.partition import Partition
 from millrace.limits import KIB, MIB
 from millrace.server.partitions.bucket import BucketPartitions
 from millrace.server.partitions.flusher import Flusher
 from millrace.server.partitions.warming import warm_up
 from millrace.store.directory import DATA_FILE
 from millrace.store.documents.contract import CorruptDocument
+from millrace.store.documents.layout import row_key
 from tests.conformance.document_store_rig import (
     BUCKET,
     OTHER,
@@ -30,7 +32,7 @@ from tests.conformance.document_store_rig import (
     write,
 )
 from tests.store.documents_rig import LmdbDocumentRig
-from tests.support.partition_nodes import ONE, Node, World
+from tests.support.partition_nodes import CAFE, EPOCH_US, ONE, Node, World
 
 MAP_BYTES = 64 * MIB
 PAGE_BYTES = 4 * KIB
@@ -153,3 +155,33 @@ def test_a_partition_on_a_damaged_page_is_dropped_and_made_anew(rig: LmdbDocumen
     assert write(rig, batch(doc("again", 1))) is None
     assert len(scanned(rig)) == 1
     assert rig.store.failure is None
+
+
+def test_a_row_that_is_damaged_while_it_is_in_use_keeps_no_other_partition_from_the_disk(
+    rig: LmdbDocumentRig,
+) -> None:
+    fill(rig)
+    rows = rig.store.rows(BUCKET)
+    with rig.tampering() as (transaction, tables):
+        key = row_key(BUCKET, PARTITION)
+        record = transaction.get(key, b"", db=tables.rows)
+        transaction.put(key, record[:-1] + bytes([record[-1] ^ 1]), db=tables.rows)
+
+    def later(delay_ms: int, call: Callable[[], None]) -> None:
+        if not delay_ms:
+            rig.calls.put(call)
+
+    flusher = Flusher(rig.store, later)
+    partitions = [Partition(number, rows[number]) for number in (PARTITION, OTHER)]
+    for partition in partitions:
+        partition.promote(2, CAFE, is_takeover=False)
+        partition.store(b"new", b"v", 0, 0, EPOCH_US)
+        flusher.touch(BUCKET, partition)
+    rig.run_until(lambda: bool(flusher.damaged))
+    assert flusher.damaged.keys() == {(BUCKET, PARTITION)}
+    assert rig.store.failure is None
+    for at in range(3):
+        last = partitions[1].store(b"%d" % at, b"v", 0, 0, EPOCH_US)
+        flusher.touch(BUCKET, partitions[1])
+        rig.run_until(lambda: partitions[1].queue.count == 0)
+        assert partitions[1].persisted == last.seq

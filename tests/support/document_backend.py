@@ -35,7 +35,7 @@ from millrace.core.documents.partition import Partition
 from millrace.core.documents.waits import Durability, WaitOutcome
 from millrace.server.documents.backend import Stat, StreamOutlet
 from millrace.server.documents.carrying_out import carry_out
-from millrace.server.documents.flushing import flush
+from millrace.server.documents.flushing import Marks, flush
 from millrace.server.documents.front_end import DocumentFrontEnd
 
 PARTITIONS = 8
@@ -70,6 +70,9 @@ class MemoryHost:
     def now_us(self) -> int:
         return time.time_ns() // 1000 + self.now_offset_us
 
+    def is_damaged(self, number: PartitionId) -> bool:
+        return False
+
     def partition_of(self, key: bytes) -> PartitionId:
         return partition_of(key, PARTITIONS)
 
@@ -102,7 +105,9 @@ class MemoryHost:
     async def reload_map(self) -> None:
         """It never changes."""
 
-    async def flush_elsewhere(self, numbers: Collection[PartitionId]) -> set[PartitionId]:
+    async def flush_elsewhere(
+        self, numbers: Collection[PartitionId], marks: Marks
+    ) -> set[PartitionId]:
         flushed = [other for other in self.others if await flush(other)]
         return {number for other in flushed for number in other.named_here()}
 

@@ -35,6 +35,8 @@ class Problem(Enum):
     NODE_DEAD = "node_dead"
     NODE_SILENT = "node_silent"
     DISK_FULL = "disk_full"
+    DOCUMENTS_FULL = "documents_full"  # Logs may have room: their store is another one.
+    PARTITION_DAMAGED = "partition_damaged"  # A node cannot write its copy of it.
     NO_REDUNDANCY = "no_redundancy"
     DISK_LOW = "disk_low"
     LOG_DEGRADED = "log_degraded"
@@ -120,6 +122,7 @@ def _of_nodes(status: "ClusterStatus") -> Iterator[Finding]:
             yield _finding(Problem.NODE_SILENT, Level.CRITICAL, subject, detail)
         else:
             yield from _of_disk(node, subject)
+            yield from _of_documents(node, status, subject)
         yield from _of_status(node, status, subject)
 
 
@@ -177,13 +180,39 @@ def _of_disk(node: "NodeStatus", subject: str) -> Iterator[Finding]:
     assert node.description is not None
     used, total = node.description.bytes_used, node.description.bytes_total
     room = f"{show_size(used)} of {show_size(total)} used"
-    advice = "trim logs, delete documents or add a node"
+    advice = "trim logs or add a node"
     if node.description.is_full:
-        detail = f"disk full ({room}): it takes no more writes; {advice}"
+        detail = f"disk full ({room}): it takes no more blocks of logs; {advice}"
         yield _finding(Problem.DISK_FULL, Level.CRITICAL, subject, detail)
     elif total - used < min(ROOM_BYTES_MIN, total * ROOM_SHARE_MIN):
         detail = f"disk nearly full ({room}): {advice}"
         yield _finding(Problem.DISK_LOW, Level.WARNING, subject, detail)
+
+
+def _of_documents(node: "NodeStatus", status: "ClusterStatus", subject: str) -> Iterator[Finding]:
+    assert node.description is not None
+    documents = node.description.documents
+    if documents is None:
+        return
+    if documents.is_full:
+        room = f"{show_size(documents.bytes_used)} of {show_size(documents.bytes_total)} used"
+        detail = (
+            f"no room for documents ({room}): of them it takes deletions alone; delete documents "
+            "or add a node"
+        )
+        yield _finding(Problem.DOCUMENTS_FULL, Level.CRITICAL, subject, detail)
+    if documents.damaged:
+        names = {record.id: record.name for record in status.buckets}
+        shown = ", ".join(
+            f"{each.number} of bucket {names.get(each.bucket, each.bucket)}"
+            for each in documents.damaged
+        )
+        detail = (
+            f"it cannot write partition {shown}, and serves nobody there ({documents.damage}). "
+            "Start the node anew: another copy takes over, and this one is made anew; without "
+            "another copy the partition is lost then"
+        )
+        yield _finding(Problem.PARTITION_DAMAGED, Level.CRITICAL, subject, detail)
 
 
 def _of_logs(status: "ClusterStatus") -> Iterator[Finding]:

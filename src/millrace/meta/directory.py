@@ -59,6 +59,10 @@ class ClusterDirectory:
             await self._look_again()
         return self.addresses.get(node)
 
+    def known_address(self, node: NodeId) -> str | None:
+        """What `address` gives at once; None: it would have to look."""
+        return None if node in self._doubted else self.addresses.get(node)
+
     def not_reached(self, node: NodeId, address: str, error: Unavailable) -> None:
         """Tell what came of an ask that failed; keeps I1."""
         is_crowded = isinstance(error, TooManyRequests)  # It is there.

@@ -69,6 +69,10 @@ class Links:
         session.ask_for(waiter, message, timeout_ms)
         return True
 
+    def is_open(self, address: str, node: NodeId = ANY_NODE) -> bool:
+        """What is asked there now leaves now."""
+        return self._peers.open_session(address, node) is not None
+
     def is_resting(self, address: str) -> bool:
         """As `Peers.is_resting`."""
         return self._peers.is_resting(address)

@@ -28,6 +28,7 @@ from millrace.core.messages import (
     NodeDescribed,
     Refusal,
 )
+from millrace.core.messages.cluster import HostedDocuments
 from millrace.core.sequenced.releases import LOOK_MS, ReleaseLookout, find_release
 from millrace.core.statuses import StatusBoard
 from millrace.errors import (
@@ -58,6 +59,7 @@ from millrace.server.keeper import KeeperLoop
 from millrace.server.local import LOCAL_SESSION
 from millrace.server.membership import Membership, join_cluster
 from millrace.server.metrics import Reading, registry_of
+from millrace.server.partitions.flusher import PartitionsDamaged
 from millrace.server.partitions.node_documents import DocumentsRequest, NodeDocuments
 from millrace.server.readings import (
     readings_of_documents,
@@ -443,11 +445,21 @@ class Node:
             sum(not is_metadata_log(log) for log in self._store.logs()),
             usage.bytes_used,
             usage.bytes_total,
-            self._is_full,
+            usage.is_full,
             self._keeper.is_keeper,
             self._service.connections,
             f"millrace {millrace.__version__}",
+            self._describe_documents(),
         )
+
+    def _describe_documents(self) -> HostedDocuments | None:
+        if self._documents is None:
+            return None
+        usage, failure = self._documents.store.usage(), self._documents.failure
+        told = HostedDocuments(usage.bytes_used, usage.bytes_total, self._documents.is_full)
+        if not isinstance(failure, PartitionsDamaged):
+            return told
+        return msgspec.structs.replace(told, damaged=failure.partitions, damage=failure.cause)
 
     @property
     def _is_full(self) -> bool:
@@ -456,8 +468,8 @@ class Node:
         return self._store.usage().is_full or not has_room
 
     def _health(self) -> dict[str, object]:
-        """A failure for good is the status, one for now (a full disk) a detail: nobody is to start
-        a node anew that holds documents in memory alone."""
+        """A failure for good is the status, one for now (a full disk) or of some partitions a
+        detail: nobody is to start a node anew that holds documents in memory alone."""
         documents = None if self._documents is None else self._documents.failure
         failure = self._store.failure or documents
         status = "ok" if self._store.failure is None else "store_failed"
@@ -468,6 +480,7 @@ class Node:
             "node": self.id,
             "cluster": self.configuration.cluster.name,
             "is_full": self._is_full,
+            "is_damaged": isinstance(documents, PartitionsDamaged),
             "detail": "" if failure is None else failure.detail,
         }
 

@@ -103,6 +103,7 @@ class Copy:
             self.has_undo,
             self.is_clean,
             self.is_ordered,
+            is_confirmed=self.is_ordered,
         )
 
 
@@ -228,7 +229,7 @@ class SeatCluster:
         return Surroundings(live, live)
 
     def tending(self, **fields: Any) -> Tending:
-        return Tending(self.watch, self.around(), self.ids, self.now_ms, **fields)
+        return Tending(self.watch, self.around(), self.ids, self.now_ms, self.watch.seats, **fields)
 
     def tend(self, *, after_ms: int = 0, **fields: Any) -> Tended:
         self.now_ms += after_ms

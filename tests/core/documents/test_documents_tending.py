@@ -1,5 +1,6 @@
 """Rounds of the keeper on a cluster that is played."""
 
+import msgspec
 import pytest
 
 from millrace.core.documents.document import FailoverId, PartitionId
@@ -13,6 +14,7 @@ from millrace.core.documents.settling import (
     change_seats,
     describe,
     send_orders,
+    settle,
 )
 from millrace.core.documents.tending import drop_bucket, fail_over, find_held, tend
 from millrace.core.documents.watching import REPLACE_AFTER_MS, BucketWatch
@@ -64,6 +66,41 @@ def test_a_master_that_came_to_life_after_the_round_began_stays_the_master() -> 
     cluster.nodes[A].is_live = True
     cluster.play(tend(NAME, round))
     assert cluster.record == before
+
+
+def test_and_after_an_operators_failover_in_the_same_round() -> None:
+    """That reads the seats later than it was looked who lives, for the usual round, too."""
+    cluster = three_copies()
+    cluster.tend()
+    cluster.nodes[A].is_live = False
+    cluster.watch.seats = ()  # It was named the master after the round before.
+    round = cluster.tending()
+    cluster.nodes[A].is_live = True
+    before = cluster.record
+    cluster.play(fail_over(NAME, round, ()))
+    cluster.play(tend(NAME, round))
+    assert cluster.record == before
+
+
+def test_a_master_that_has_started_again_is_not_told_by_those_with_an_old_seat() -> None:
+    """Another keeper has put one in its place, since a move of this one read the record."""
+    cluster = three_copies()
+    old = cluster.record
+    cluster.nodes[A].stop()
+    cluster.tend()
+    (successor,) = cluster.serving()
+    cluster.nodes[A].restart(is_clean=True)
+    assert not cluster.play(settle(old, P0, (A,)))
+    assert cluster.serving() == [successor]
+
+
+def test_nor_if_the_bucket_was_made_again() -> None:
+    cluster = SeatCluster([Copies(A, (B,))] * 2)
+    cluster.tend()
+    old = cluster.record
+    cluster.nodes[A].restart(is_clean=True)
+    cluster.record = msgspec.structs.replace(old, id=BUCKET + 1, seats=old.seats[:1])
+    assert not cluster.play(settle(old, PartitionId(1), (A,)))
 
 
 def test_a_master_that_dies_is_replaced_by_the_one_that_has_most() -> None:

@@ -72,6 +72,7 @@ class FollowedPartition:
         self._entries: tuple[RingEntry, ...] = ()  # To be kept before the next batch.
         self._persist: Persist | None = None  # It waits for acknowledgements.
         self._arriving: Pushed | None = None
+        self._left_in: ChangeBatch | None = None  # The application takes no more than part of it.
 
     @property
     def is_streaming(self) -> bool:
@@ -116,13 +117,15 @@ class FollowedPartition:
             connection.processed(pushed.size_bytes)
 
     def shorten(self, batch: ChangeBatch, count: int) -> None:
-        """Only its first documents are processed: the place is then within a snapshot."""
+        """Only its first documents are processed: the place is then within a snapshot, and stays
+        there, whatever came behind them."""
         after = batch.after
         if after is None or count >= len(batch):
             return
         assert count > 0 and self._handed_out[0][0] is batch, "those before it come first"
         seen, running = batch.documents[count - 1].seq, max(after.running, after.seen)
         batch.after = FollowerState(after.log, self.state.snapshot, seen, running)
+        self._left_in = batch
 
     def acknowledge(self, batch: ChangeBatch) -> None:
         batch.is_acknowledged = True
@@ -191,7 +194,7 @@ class FollowedPartition:
             batch, connection = handed_out.popleft()
             if connection is not None:
                 connection.processed(batch.size_bytes)
-            if batch.after is not None:
+            if batch.after is not None and self._left_in in (None, batch):
                 self.state = batch.after
             if batch.documents:
                 self.newest_cas = max(self.newest_cas, batch.documents[-1].cas)
@@ -200,7 +203,7 @@ class FollowedPartition:
 
     def _persist_if_settled(self) -> None:
         """Keeps I1."""
-        if self._persist is None or self._handed_out:
+        if self._persist is None or self._handed_out or self._left_in is not None:
             return
         persist, self._persist = self._persist, None
         self.state = self.backing.state()

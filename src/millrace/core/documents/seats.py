@@ -140,11 +140,11 @@ def is_settled(seat: Seat, node: NodeId, hosted: HostedPartition | None) -> bool
 
 
 def is_idle(seat: Seat, node: NodeId, hosted: HostedPartition | None) -> bool:
-    """Whether the node should serve, and waits to be told so: its lease is another one than when it
-    was told.  Only a seat that was read after the node said this proves that nobody else has become
-    the master."""
+    """Whether the node should serve, and waits to be told so: it has started since it was told, or
+    its lease is another one.  Only a seat that was read after the node said this proves that nobody
+    else has become the master."""
     is_master = wanted_state(seat, node) is PartitionState.ACTIVE
-    return is_master and hosted is not None and hosted.is_ordered and not hosted.is_confirmed
+    return is_master and hosted is not None and not hosted.is_confirmed
 
 
 def is_doubtful(seat: Seat, node: NodeId, hosted: HostedPartition | None) -> bool:

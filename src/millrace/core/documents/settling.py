@@ -4,8 +4,8 @@ I1  A seat is replaced only if it is still the one that was decided about; sever
     one compare-and-set.
 I2  What a node is told is found from what it last said, never repeated blindly: after a mismatch
     of the state CAS, as after a lost answer, it is described again (U8).
-I3  A master whose lease is another one is told that it serves only if its seat still stands after
-    it was described: under its present lease nobody takes it for dead.
+I3  A master that has started, or whose lease is another one, is told that it serves only if its
+    seat still stands after it was described: under its present lease nobody takes it for dead.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -117,7 +117,9 @@ def is_current(record: BucketRecord, hosted: Hosted) -> Procedure[bool]:
         return True
     read: tuple[BucketRecord | None, int] | Failure = yield ReadBucket(record.name)
     found = None if isinstance(read, Failure) else read[0]
-    return found is not None and all(found.seat(number) == seat for number, seat in idle.items())
+    if found is None or found.id != record.id:
+        return False
+    return all(found.seat(number) == seat for number, seat in idle.items())
 
 
 def change_seats(

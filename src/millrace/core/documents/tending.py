@@ -53,12 +53,14 @@ class Tended(msgspec.Struct, frozen=True):
 
 
 class Tending(msgspec.Struct, frozen=True):
-    """What does not change during a round; see BucketWatch.look."""
+    """What does not change during a round; see BucketWatch.look.  `known` are the seats as they
+    stood before it was looked who lives: `watch.seats` when the round begins."""
 
     watch: BucketWatch
     around: Surroundings
     ids: Iterator[FailoverId]
     now_ms: int
+    known: Sequence[Seat]
     moving: Callable[[], Collection[PartitionId]] = tuple
     forced: Collection[PartitionId] = ()
     is_rebalancing: bool = False
@@ -66,7 +68,6 @@ class Tending(msgspec.Struct, frozen=True):
 
 def tend(name: str, round: Tending) -> Procedure[Tended | NotChanged]:
     tended: Tended | NotChanged = NotChanged(f"nothing was done about bucket {name!r}")
-    known = round.watch.seats
     for number in range(PASSES_MAX):
         read: tuple[BucketRecord | None, int] | Failure = yield ReadBucket(name)
         if isinstance(read, Failure):
@@ -75,7 +76,7 @@ def tend(name: str, round: Tending) -> Procedure[Tended | NotChanged]:
             return NotChanged(f"there is no bucket {name!r} any more", is_outdated=True)
         if not number:
             round.watch.seats = read[0].seats  # The next round looks who lives after this.
-        tended = yield from _pass(read[0], round, known)
+        tended = yield from _pass(read[0], round)
         if isinstance(tended, Tended) and not tended.plan.changes and not tended.plan.orders:
             break
     return tended
@@ -84,7 +85,7 @@ def tend(name: str, round: Tending) -> Procedure[Tended | NotChanged]:
 def _around_now(
     record: BucketRecord, around: Surroundings, known: Sequence[Seat]
 ) -> Procedure[Surroundings | Failure]:
-    """Keeps I1.  The `known` seats stood before it was looked who lives."""
+    """Keeps I1."""
     stood = dict(enumerate(known))
     masters = {seat.active for at, seat in enumerate(record.seats) if stood.get(at) != seat}
     missing = masters - around.live - around.left_out - {NO_NODE}
@@ -96,10 +97,8 @@ def _around_now(
     return msgspec.structs.replace(around, live=around.live | (missing & view.live))
 
 
-def _pass(
-    record: BucketRecord, round: Tending, known: Sequence[Seat]
-) -> Procedure[Tended | NotChanged]:
-    around = yield from _around_now(record, round.around, known)
+def _pass(record: BucketRecord, round: Tending) -> Procedure[Tended | NotChanged]:
+    around = yield from _around_now(record, round.around, round.known)
     if isinstance(around, Failure):
         return NotChanged(f"the repository does not answer: {around.detail}")
     hosted = yield from describe(sorted(around.live), record.id)

@@ -142,12 +142,24 @@ class CarriedOut(Message, frozen=True):
     outcome: Outcome
 
 
+class PartitionMark(msgspec.Struct, frozen=True, array_like=True):
+    """A partition as it was at some time: what was changed since can be told from it, whoever has
+    become the master meanwhile."""
+
+    number: PartitionId
+    log: FailoverLog
+    high: Seq
+
+
 class EmptyBucket(Message, frozen=True):
-    """Delete the documents of all partitions that the node is the master of, one change each.
+    """Delete the documents of these partitions that are as old as the marks, one change each.
     Answered with BucketEmptied."""
 
     bucket: int
+    marks: tuple[PartitionMark, ...]
 
 
 class BucketEmptied(Message, frozen=True):
-    is_whole: bool
+    """Those that the node was the master of, from the first document to the last."""
+
+    partitions: tuple[PartitionId, ...]

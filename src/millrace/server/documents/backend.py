@@ -15,6 +15,7 @@ from millrace.core.documents.messages import MutationToken
 from millrace.core.documents.operations import Command, Operations, Outcome
 from millrace.core.documents.partition import Partition
 from millrace.core.documents.waits import Durability, WaitOutcome
+from millrace.core.messages.documents import PartitionMark
 
 Stat = tuple[str, str]  # Name and value.
 
@@ -37,6 +38,9 @@ class BucketHost(Protocol):
     @property
     def is_congested(self) -> bool:
         """Changes are refused for now: the disk cannot keep up, or memory is full."""
+
+    def is_damaged(self, number: PartitionId) -> bool:
+        """Its changes are refused: the disk does not take them, because of what it has of it."""
 
     def now_us(self) -> int:
         """Microseconds since 1970."""
@@ -66,9 +70,12 @@ class BucketHost(Protocol):
     async def reload_map(self) -> None:
         """Does not raise: if it cannot be read the old one stays."""
 
-    async def flush_elsewhere(self, numbers: Collection[PartitionId]) -> set[PartitionId]:
+    async def flush_elsewhere(
+        self, numbers: Collection[PartitionId], marks: dict[PartitionId, PartitionMark]
+    ) -> set[PartitionId]:
         """The other nodes that the map names as the masters of these delete their documents (there
-        `flush` does); the ones that were emptied by their masters.  Does not raise."""
+        `empty` does); the ones that were emptied by their masters.  Those without a mark get one.
+        Does not raise."""
 
     def wait(
         self, number: PartitionId, token: MutationToken, condition: Durability, timeout_ms: int

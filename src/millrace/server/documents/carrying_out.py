@@ -47,7 +47,7 @@ def carry_out(host: BucketHost, number: PartitionId, command: Command) -> Outcom
     partition = host.active(number)
     if partition is None:
         return NOT_MY_PARTITION
-    if not host.is_serving or (host.is_congested and not _is_let_through(host, command.verb)):
+    if not host.is_serving or not _is_let_through(host, number, command.verb):
         return TEMPORARY_FAILURE
     try:
         outcome = host.operations.execute(partition, command, host.now_us())
@@ -58,10 +58,13 @@ def carry_out(host: BucketHost, number: PartitionId, command: Command) -> Outcom
     return outcome
 
 
-def _is_let_through(host: BucketHost, verb: Verb) -> bool:
+def _is_let_through(host: BucketHost, number: PartitionId, verb: Verb) -> bool:
     """Keeps I4.  What deletes a document takes the place of one, so there is an end to it; the
     deletion of another cluster's may be of a key that was never here."""
-    return verb is Verb.GET or (verb is Verb.DELETE and host.operations.is_disk_full)
+    if verb is Verb.GET:
+        return True
+    makes_room = verb is Verb.DELETE and host.operations.is_disk_full
+    return not host.is_damaged(number) and (makes_room or not host.is_congested)
 
 
 def carry_out_anywhere(host: BucketHost, command: Command) -> Outcome | Later:

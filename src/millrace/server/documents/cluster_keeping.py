@@ -157,6 +157,7 @@ class ClusterKeeping:
             around,
             self._ids,
             int(asyncio.get_running_loop().time() * 1000),
+            watched.watch.seats,
             lambda: frozenset(watched.moves),
             is_rebalancing=is_rebalancing,
         )

@@ -11,12 +11,14 @@ I3  Memory is bounded: while answers are not taken, or too much is under way, re
     performed nor read.
 I4  The last answer is followed by an end of stream, and what the peer still sends is thrown away
     for a while: otherwise the system would reset the connection, and the answer might be lost.
-I5  Nothing waits for long on behalf of a peer that is gone, or may be.  What it has asked to be
-    changed is changed all the same.
+I5  Nothing waits for long on behalf of a peer that is gone, or may be, even while nothing is read
+    from it.  What it has asked to be changed is changed all the same, up to where it ended or, if
+    the connection is lost, as far as it was begun.
 """
 
 import asyncio
 import logging
+import select
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -38,6 +40,7 @@ LINGER_S: Final = 30.0
 ENDED_WAIT_S: Final = 5.0  # A peer that has ended may still listen, or be gone: it looks the same.
 HELD_BYTES_MAX: Final = 512 * MIB  # Requests that are not whole yet, of all connections together.
 
+_ENDED: Final = getattr(select, "POLLRDHUP", 0)  # Without it a reset is seen, and no mere end.
 _BINARY: Final = (int(Magic.REQUEST), int(Magic.FRAMED_REQUEST))
 _log: Final = logging.getLogger(__name__)
 
@@ -77,6 +80,9 @@ class Connection(asyncio.Protocol):
         self._is_turn_due = False
         self._is_ending = False  # The last answer is known: no more requests.
         self._has_peer_ended = False
+        self._seemed_ended = False  # When it was looked at last.
+        self._is_given_up = False  # It is told nothing more: an answer before is missing.
+        self._watch: asyncio.TimerHandle | None = None  # While there are waits.
         self._linger: asyncio.TimerHandle | None = None
         self._is_lost = False
 
@@ -107,7 +113,6 @@ class Connection(asyncio.Protocol):
         if self._is_ending:
             return False
         self._requests.append(None)
-        self._linger = self._loop.call_later(ENDED_WAIT_S, self._end_waits)
         if not self._is_turn_due:
             self._take_turn()
         return True
@@ -125,8 +130,9 @@ class Connection(asyncio.Protocol):
         self._is_ending = True
         self._requests.clear()
         self._hold(0)
-        if self._linger is not None:
-            self._linger.cancel()
+        for timer in (self._linger, self._watch):
+            if timer is not None:
+                timer.cancel()
         for wait in self._waits:
             wait.cancel()  # Keeps I5.
         self._look_if_over()
@@ -150,7 +156,7 @@ class Connection(asyncio.Protocol):
     def write(self, frames: bytes) -> None:
         """Pushes wait for no answer that is not known yet: they carry the number of their
         stream."""
-        if not self._is_ending:
+        if not self._is_ending and not self._is_given_up:
             self._write()
             self._visitor.counts.written_bytes += len(frames)
             self._transport.write(frames)
@@ -179,7 +185,7 @@ class Connection(asyncio.Protocol):
     @property
     def _is_blocked(self) -> bool:
         return (
-            self._is_writing_paused
+            (self._is_writing_paused and not self._is_given_up)
             or self._is_ending
             or self._exclusive is not None
             or self._answers.is_full
@@ -235,7 +241,7 @@ class Connection(asyncio.Protocol):
 
     def _write(self) -> None:
         ready = self._answers.take()
-        if ready and not self._is_ending:
+        if ready and not self._is_ending and not self._is_given_up:
             self._visitor.counts.written_bytes += len(ready)
             self._transport.write(ready)
 
@@ -285,6 +291,7 @@ class Connection(asyncio.Protocol):
         self._tasks.add(task)
         if pending.is_wait:
             self._waits.add(task)
+            self._watch_peer(task)
         task.add_done_callback(partial(self._settle, place, pending.word, is_exclusive))
 
     def _settle(
@@ -296,11 +303,11 @@ class Connection(asyncio.Protocol):
     ) -> None:
         self._tasks.discard(task)
         self._waits.discard(task)
-        if task.cancelled():
+        if task.cancelled() and (self._is_ending or not self._is_given_up):
             self._look_if_over()
             return
         try:
-            answer = word(task.result())
+            answer = b"" if task.cancelled() else word(task.result())
         except Exception:
             self._fail()
             self._look_if_over()
@@ -327,18 +334,32 @@ class Connection(asyncio.Protocol):
         self._write()
         self._is_ending = True
         self._requests.clear()
-        if self._has_peer_ended:
+        if self._is_given_up:
+            self._transport.abort()
+        elif self._has_peer_ended:
             self._transport.close()
         else:
             self._transport.write_eof()
             self._linger = self._loop.call_later(LINGER_S, self._transport.abort)
 
-    def _end_waits(self) -> None:
-        """The peer ended a while ago.  Keeps I5."""
-        if self._waits:
-            self._transport.abort()
-        else:
-            self._linger = self._loop.call_later(ENDED_WAIT_S, self._end_waits)
+    def _watch_peer(self, wait: asyncio.Future[Any]) -> None:
+        """Keeps I5."""
+        if self._is_given_up:
+            wait.cancel()
+        elif self._watch is None:
+            self._watch = self._loop.call_later(ENDED_WAIT_S, self._look_at_peer)
+
+    def _look_at_peer(self) -> None:
+        """If it had ended already when it was looked at last, what is behind the waits goes on
+        without them.  There is an end to that: nothing more is sent."""
+        self._watch = None
+        if not self._waits or self._transport.is_closing():
+            return
+        has_ended = self._has_peer_ended or _has_ended(self._transport)
+        self._is_given_up = has_ended and self._seemed_ended
+        self._seemed_ended = has_ended
+        for wait in self._waits:
+            self._watch_peer(wait)
 
     def _hold(self, held_bytes: int) -> None:
         """So much of a request is here that is not whole.  Keeps I3 for all together."""
@@ -353,3 +374,13 @@ class Connection(asyncio.Protocol):
         count."""
         if self._is_lost and not self._tasks:
             self._on_over(self)
+
+
+def _has_ended(transport: asyncio.Transport) -> bool:
+    """Whether the peer has, or was cut off: what nobody reads is not told by the loop."""
+    socket = transport.get_extra_info("socket")
+    if socket is None:
+        return False
+    poll = select.poll()
+    poll.register(socket.fileno(), _ENDED)
+    return bool(poll.poll(0))

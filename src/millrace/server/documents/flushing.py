@@ -3,7 +3,8 @@
 Replicas and consumers follow the change stream, so nothing may vanish from it: a flush is as many
 deletions as there are documents, done in turns so that others are served between them.
 
-I1  What was stored in a partition after its flush began is left alone.
+I1  What was stored in a partition after its flush began is left alone, in each attempt: a flush
+    has one mark for a partition, made when its master was first found.
 I2  A bucket has at most one flush that waits for its time: a later order takes its place.
 I3  A flush is whole only if each partition was emptied by its master, from its first document to
     its last.  What was not is tried again for a while, and what was is not.
@@ -11,11 +12,14 @@ I3  A flush is whole only if each partition was emptied by its master, from its 
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Iterable
 from typing import Final
 
-from millrace.core.documents.document import PartitionId, PartitionState, Seq
+from millrace.core.documents.document import PartitionId, PartitionState
 from millrace.core.documents.operations import absolute_expiry_s
+from millrace.core.documents.partition import Partition
+from millrace.core.documents.rollback import Place, Refuse, find_start
+from millrace.core.messages.documents import PartitionMark
 from millrace.server.documents.backend import BucketHost, DocumentBackend
 
 TURN_DOCUMENTS: Final = 512  # A few milliseconds.
@@ -25,6 +29,9 @@ PAUSE_S: Final = 0.1  # Before the second attempt; twice as long before each one
 PAUSE_S_MAX: Final = 5.0  # ... up to this.
 
 _log: Final = logging.getLogger(__name__)
+
+
+Marks = dict[PartitionId, PartitionMark]
 
 
 async def flush(host: BucketHost) -> bool:
@@ -41,10 +48,12 @@ async def _flush(host: BucketHost, is_everywhere: bool, patience_s: float) -> bo
     loop = asyncio.get_running_loop()
     until_s, pause_s = loop.time() + patience_s, PAUSE_S
     emptied: set[PartitionId] = set()
+    marks: Marks = {}
     while True:
-        emptied |= await _empty_here(host, emptied)
+        here = _active_here(host) if host.is_serving else {}
+        emptied |= await empty(host, [take(marks, here[each]) for each in here.keys() - emptied])
         if is_everywhere:
-            emptied |= await host.flush_elsewhere(set(host.numbers) - emptied)
+            emptied |= await host.flush_elsewhere(set(host.numbers) - emptied, marks)
         if emptied.issuperset(host.numbers if is_everywhere else _led_here(host)):
             return True
         if loop.time() + pause_s > until_s:
@@ -54,8 +63,14 @@ async def _flush(host: BucketHost, is_everywhere: bool, patience_s: float) -> bo
         await host.reload_map()
 
 
-def _active_here(host: BucketHost) -> dict[PartitionId, Seq]:
-    return {p.number: p.high for p in host.copies() if p.state is PartitionState.ACTIVE}
+def take(marks: Marks, seen: PartitionMark) -> PartitionMark:
+    """The mark of its first attempt, which may be this one.  Keeps I1."""
+    return marks.setdefault(seen.number, seen)
+
+
+def _active_here(host: BucketHost) -> Marks:
+    active = [each for each in host.copies() if each.state is PartitionState.ACTIVE]
+    return {each.number: PartitionMark(each.number, each.log, each.high) for each in active}
 
 
 def _led_here(host: BucketHost) -> set[PartitionId]:
@@ -63,28 +78,35 @@ def _led_here(host: BucketHost) -> set[PartitionId]:
     return host.named_here() | _active_here(host).keys()
 
 
-async def _empty_here(host: BucketHost, besides: Collection[PartitionId]) -> set[PartitionId]:
-    """Those that this node has emptied as their master."""
-    if not host.is_serving:
-        return set()
-    standing = [each for each in _active_here(host).items() if each[0] not in besides]
-    return {number for number, high in standing if await _flush_partition(host, number, high)}
+async def empty(host: BucketHost, marks: Iterable[PartitionMark]) -> set[PartitionId]:
+    """Those of the partitions that this node has emptied as their master."""
+    return {mark.number for mark in marks if await _flush_partition(host, mark)}
 
 
-async def _flush_partition(host: BucketHost, number: PartitionId, high: Seq) -> bool:
-    partition = host.active(number)
-    keys = list(partition.table) if partition is not None else []
+async def _flush_partition(host: BucketHost, mark: PartitionMark) -> bool:
+    partition = _led(host, mark.number)
+    if partition is None:
+        return False
+    log = partition.log
+    old = find_start(partition.log, Place(mark.log, mark.high, mark.high, mark.high))
+    if isinstance(old, Refuse):
+        return False  # The mark is of a later master's: this one is not told yet.
+    keys = list(partition.table)
     for first in range(0, len(keys), TURN_DOCUMENTS):
-        partition = host.active(number)
-        if partition is None or not host.is_serving:
+        partition = _led(host, mark.number)
+        if partition is None or partition.log != log:
             return False
         now_us = host.now_us()
         for key in keys[first : first + TURN_DOCUMENTS]:
             document = partition.table.get(key)
-            if document is not None and document.seq <= high:  # Keeps I1.
+            if document is not None and document.seq <= old.seq:  # Keeps I1.
                 partition.delete(key, now_us)
         await asyncio.sleep(0)
-    return partition is not None
+    return True
+
+
+def _led(host: BucketHost, number: PartitionId) -> Partition | None:
+    return host.active(number) if host.is_serving else None
 
 
 def flush_delay_s(given_s: int, now_us: int) -> float:

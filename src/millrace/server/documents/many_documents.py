@@ -129,7 +129,8 @@ class _Storing:
     def _store_partition(self, number: PartitionId, rows: list[int], now_us: int) -> None:
         host = self._host
         partition = host.active(number)
-        if partition is not None and (not host.is_serving or host.is_congested):
+        is_refused = host.is_congested or host.is_damaged(number)
+        if partition is not None and (not host.is_serving or is_refused):
             self.rows.mark(rows, OperationStatus.TEMPORARY_FAILURE)
             return
         rows = self._fitting(rows)

@@ -100,13 +100,13 @@ class _Writing:
 
     def write(self) -> None:
         host = self._host
-        if not host.is_serving or host.is_congested:
-            self.rows.mark(range(len(self._revisions)), _TEMPORARY_FAILURE)
-            return
         now_us = host.now_us()
         for number, rows in rows_by_partition(self._partitions).items():
             partition = host.active(number)
-            if partition is None:
+            is_refused = host.is_congested or host.is_damaged(number)
+            if not host.is_serving or is_refused:  # It may have ended since the one before.
+                self.rows.mark(rows, _TEMPORARY_FAILURE)
+            elif partition is None:
                 self.rows.mark(rows, _NOT_MY_PARTITION)
             else:
                 self._write(partition, self._fitting(rows, now_us), now_us)

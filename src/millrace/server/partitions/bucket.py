@@ -267,8 +267,13 @@ class BucketPartitions:
         return self.is_warm and self.is_enabled and self._around.lease != NO_LEASE
 
     def active(self, number: PartitionId) -> Partition | None:
+        """If this node is its master.  One whose lease is over still is, for all that it knows:
+        whoever serves asks for `is_serving`, too."""
         held = self.held.get(number)
-        if held is None or not held.is_settled or held.lease != self._around.lease:
+        if held is None or not held.is_settled:
+            return None
+        lease = self._around.lease
+        if lease != held.lease and lease != NO_LEASE:  # Keeps I2.
             return None
         return held.partition if held.partition.state is _ACTIVE else None
 

@@ -4,12 +4,14 @@ While all goes well commands are sent at once, many at a time: a link and a mast
 Two things could let a later command overtake.  A master that has not settled yet refuses one and
 takes the next.  Or the node has to be looked up, or dialled, before the first can be sent.  So what
 is refused holds up what comes behind it, and a node that has not answered yet, or not since
-something failed, gets the commands of a partition one at a time.
+something failed, or that has to be looked for, gets the commands of a partition one at a time.
 
 I1  What was refused is sent again only if no later command of its partition was carried out, or may
     be.  Otherwise it is a temporary failure.
 I2  While commands of a partition wait, new ones wait behind them: WAITING_MAX at most.
 I3  A command is sent twice at most.
+I4  No node is tried with a write that waits for durability, for others wait behind it: a question
+    that is answered at once goes first.
 """
 
 import asyncio
@@ -25,22 +27,25 @@ from millrace.core.documents.operations import (
     TEMPORARY_FAILURE,
     Command,
     Outcome,
+    Verb,
 )
 
 WAITING_MAX: Final = 4_096  # Of one partition.
-LATER_S: Final = 1.0  # What was sent behind a refused one is refused as fast, or carried out.
+LATER_S: Final = 1.0  # What is refused at all is refused as fast.
+QUESTION: Final = Command(Verb.GET, b"")  # Nothing has this key; its answer tells who answers.
 
 Send = Callable[[PartitionId, Command], Awaitable[Outcome]]  # NOT_MY_PARTITION: refused.
 Reload = Callable[[], Awaitable[None]]  # Reads the map anew.
 
 
 class _Call:
-    __slots__ = ("command", "order", "outcome", "was_refused")
+    __slots__ = ("command", "is_announced", "order", "outcome", "was_refused")
 
-    def __init__(self, command: Command) -> None:
+    def __init__(self, command: Command, *, was_refused: bool = False) -> None:
         self.command = command
         self.order = 0  # Of the first sending, within the partition.
-        self.was_refused = False
+        self.was_refused = was_refused
+        self.is_announced = False  # A question goes before it, or went.
         self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
     def settle(self, outcome: Outcome | BaseException) -> None:
@@ -75,10 +80,10 @@ class _Lane:
             self._newest_carried_out = max(order, self._newest_carried_out)
         self._answered.set()
 
-    async def all_answered(self, after: int, timeout_s: float | None) -> None:
-        """Those that were sent after that one; or the time is up."""
+    async def all_answered(self, after: int) -> None:
+        """Those that were sent after that one; or they have been taken, and wait for something."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(LATER_S):
                 while next(reversed(self._unanswered), 0) > after:
                     self._answered.clear()
                     await self._answered.wait()
@@ -101,7 +106,8 @@ class _Lane:
 
 
 class Forwarding:
-    """`is_proven` tells whether the partition's master has answered, and nothing failed since."""
+    """`is_proven` tells whether the partition's master has answered, nothing failed since, and what
+    is sent to it now leaves now."""
 
     def __init__(
         self, send: Send, is_proven: Callable[[PartitionId], bool], reload: Reload | None
@@ -110,7 +116,7 @@ class Forwarding:
         self._is_proven = is_proven
         self._reload = reload
         self._lanes: dict[PartitionId, _Lane] = {}
-        self._tasks: set[asyncio.Task[Outcome]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def forward(self, number: PartitionId, command: Command) -> Outcome:
         lane = self._lanes.get(number)
@@ -144,6 +150,7 @@ class Forwarding:
             call.settle(TEMPORARY_FAILURE)  # Keeps I3.
         else:
             call.was_refused = True
+            call.is_announced = False
             lane.refused.append(call)
             self._ensure_running(number, lane)
         return outcome
@@ -164,7 +171,7 @@ class Forwarding:
                     await self._pass_on_all(number, lane)
                     continue
                 else:
-                    await lane.all_answered(0, None)
+                    await lane.all_answered(0)
                 if lane.waiting and not lane.refused:
                     await self._pass_on_one(number, lane)
         except Exception as error:  # A defect: those who called are told.
@@ -177,7 +184,7 @@ class Forwarding:
         assert self._reload is not None, "nothing waits to be sent again without it"
         await self._reload()
         first = min(call.order for call in lane.refused)
-        await lane.all_answered(first, LATER_S)
+        await lane.all_answered(first)
         lane.take_refused()
 
     async def _pass_on_one(self, number: PartitionId, lane: _Lane) -> None:
@@ -185,6 +192,10 @@ class Forwarding:
         call = lane.waiting.popleft()
         if call.outcome.done():
             return  # Whoever called has given up.
+        if call.command.level and not call.is_announced:  # Keeps I4.
+            call.is_announced = True
+            lane.waiting.appendleft(call)
+            call = _Call(QUESTION, was_refused=call.was_refused)
         was_refused = call.was_refused
         outcome = await self._pass_on(number, lane, call)
         is_refused_again = was_refused and outcome == NOT_MY_PARTITION
@@ -193,11 +204,24 @@ class Forwarding:
             lane.give_up(TEMPORARY_FAILURE)
 
     async def _pass_on_all(self, number: PartitionId, lane: _Lane) -> None:
-        """They have all begun when this is over, and nobody has passed them."""
+        """They have all begun when this is over, or wait again, and nobody has passed them."""
+        again: list[_Call] = []
         while lane.waiting:
             call = lane.waiting.popleft()
             if not call.outcome.done():
-                task = asyncio.create_task(self._pass_on(number, lane, call))
+                task = asyncio.create_task(self._pass_on_if_proven(number, lane, call, again))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
-        await asyncio.sleep(0)
+        try:
+            await asyncio.sleep(0)
+        finally:
+            lane.waiting.extendleft(reversed(again))
+
+    async def _pass_on_if_proven(
+        self, number: PartitionId, lane: _Lane, call: _Call, again: list[_Call]
+    ) -> None:
+        """A task begins later than it is made: the node may be gone by then."""
+        if self._is_proven(number):
+            await self._pass_on(number, lane, call)
+        else:
+            again.append(call)

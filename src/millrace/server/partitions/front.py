@@ -29,7 +29,7 @@ from millrace.core.documents.operations import (
     Verb,
 )
 from millrace.core.documents.partition import Partition
-from millrace.core.documents.waits import Durability, WaitOutcome
+from millrace.core.documents.waits import WAIT_MS_DEFAULT, Durability, WaitOutcome
 from millrace.core.messages import Message
 from millrace.core.messages.documents import (
     BucketEmptied,
@@ -38,21 +38,25 @@ from millrace.core.messages.documents import (
     CarryOut,
     DescribeBuckets,
     EmptyBucket,
+    HostedPartition,
+    PartitionMark,
 )
-from millrace.errors import Corruption, MillraceError
+from millrace.errors import Corruption, MillraceError, NoAnswer
 from millrace.server.documents.backend import Stat
+from millrace.server.documents.flushing import Marks, take
 from millrace.server.partitions.bucket import BucketPartitions
 from millrace.server.partitions.forwarding import Forwarding, Reload
 from millrace.server.partitions.surroundings import Surroundings
 from millrace.store.documents.contract import DocumentStore
 from millrace.types import NO_NODE, NodeId
 
-FORWARD_MS: Final = 10_000
+FORWARD_MS: Final = 10_000  # And as long as the master waits for durability.
 EMPTY_MS: Final = 60_000
 DESCRIBE_MS: Final = 10_000
 
 AskNode = Callable[[NodeId, Message, int], Awaitable[Message]]
 Addresses = Callable[[NodeId], str]  # Of documents ports; empty: not known.
+IsLinked = Callable[[NodeId], bool]  # What is asked of the node now leaves now.
 
 
 class BucketFront:
@@ -64,14 +68,17 @@ class BucketFront:
         ask_node: AskNode,
         addresses: Addresses,
         reload: Reload | None = None,
+        is_linked: IsLinked = lambda _: True,
     ) -> None:
         self.record = record
         self.is_congested = False
+        self.damaged: Collection[PartitionId] = ()
         self._store = store
         self._around = around
         self._ask_node = ask_node
         self._addresses = addresses
         self._reload = reload
+        self._is_linked = is_linked
         self._proven: set[NodeId] = set()  # They have answered, and nothing failed since.
         self._forwarding = Forwarding(self._forward_once, self._is_proven, reload)
         self.here: BucketPartitions | None = None  # None: this node holds nothing of it.
@@ -88,6 +95,9 @@ class BucketFront:
     @property
     def is_serving(self) -> bool:
         return self.here is not None and self.here.is_serving
+
+    def is_damaged(self, number: PartitionId) -> bool:
+        return number in self.damaged
 
     def now_us(self) -> int:
         return self._around.now_us()
@@ -132,7 +142,9 @@ class BucketFront:
 
     def _is_proven(self, number: PartitionId) -> bool:
         master = self.record.seat(number).active
-        return master in self._proven or master in (NO_NODE, self._around.node)
+        if master in self._proven:
+            return self._is_linked(master)
+        return master in (NO_NODE, self._around.node)
 
     async def _forward_once(self, number: PartitionId, command: Command) -> Outcome:
         """NOT_MY_PARTITION: it is not where the map says."""
@@ -140,10 +152,12 @@ class BucketFront:
         if master in (NO_NODE, self._around.node):
             return NOT_MY_PARTITION
         message = CarryOut(self.record.id, number, command)
+        wait_ms = (command.timeout_ms or WAIT_MS_DEFAULT) if command.level else 0
         try:
-            answer = await self._ask_node(master, message, command.timeout_ms or FORWARD_MS)
+            answer = await self._ask_node(master, message, FORWARD_MS + wait_ms)
         except MillraceError as error:
-            self._proven.discard(master)
+            if not isinstance(error, NoAnswer):  # It was sent: nothing passes it on the link.
+                self._proven.discard(master)
             is_harmless = error.is_definite or command.verb is Verb.GET
             return TEMPORARY_FAILURE if is_harmless else AMBIGUOUS
         self._proven.add(master)
@@ -163,31 +177,39 @@ class BucketFront:
         if self._reload is not None:
             await self._reload()
 
-    async def flush_elsewhere(self, numbers: Collection[PartitionId]) -> set[PartitionId]:
+    async def flush_elsewhere(
+        self, numbers: Collection[PartitionId], marks: Marks
+    ) -> set[PartitionId]:
         wanted: defaultdict[NodeId, set[PartitionId]] = defaultdict(set)
         for number in numbers:
             wanted[self.record.seat(number).active].add(number)
         nodes = wanted.keys() - {NO_NODE, self._around.node}
-        emptied = await asyncio.gather(*(self._empty_at(node, wanted[node]) for node in nodes))
+        work = (self._empty_at(node, wanted[node], marks) for node in nodes)
+        emptied = await asyncio.gather(*work)
         return set[PartitionId]().union(*emptied)
 
-    async def _empty_at(self, node: NodeId, numbers: set[PartitionId]) -> set[PartitionId]:
+    async def _empty_at(
+        self, node: NodeId, numbers: set[PartitionId], marks: Marks
+    ) -> set[PartitionId]:
         """Those that the node has emptied as their master.  Keeps I1."""
         try:
-            before = await self._terms_led_by(node)
-            answer = await self._ask_node(node, EmptyBucket(self.record.id), EMPTY_MS)
-            after = await self._terms_led_by(node)
+            before = await self._led_by(node)
+            led = [before[each] for each in sorted(numbers & before.keys())]
+            seen = [PartitionMark(each.number, each.log, each.high) for each in led]
+            order = EmptyBucket(self.record.id, tuple(take(marks, each) for each in seen))
+            answer = await self._ask_node(node, order, EMPTY_MS)
+            after = await self._led_by(node)
         except MillraceError:
             return set()
-        if not isinstance(answer, BucketEmptied) or not answer.is_whole:
-            return set()
-        return {each for each in numbers if each in before and before[each] == after.get(each)}
+        emptied = answer.partitions if isinstance(answer, BucketEmptied) else ()
+        terms = {number: each.term for number, each in after.items()}
+        return {each for each in emptied if each in before and before[each].term == terms.get(each)}
 
-    async def _terms_led_by(self, node: NodeId) -> dict[PartitionId, int]:
+    async def _led_by(self, node: NodeId) -> dict[PartitionId, HostedPartition]:
         answer = await self._ask_node(node, DescribeBuckets(self.record.id), DESCRIBE_MS)
         described = answer.buckets if isinstance(answer, BucketsDescribed) else ()
         return {
-            each.number: each.term
+            each.number: each
             for bucket in described
             for each in bucket.partitions
             if each.is_ordered and each.state is PartitionState.ACTIVE

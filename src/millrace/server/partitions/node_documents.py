@@ -37,11 +37,11 @@ from millrace.errors import MillraceError, NotConnected
 from millrace.meta.directory import ClusterDirectory
 from millrace.server.documents.backend import BucketHost, StreamOutlet, StreamSession
 from millrace.server.documents.carrying_out import carry_out
-from millrace.server.documents.flushing import flush
+from millrace.server.documents.flushing import empty
 from millrace.server.documents.front_end import DocumentFrontEnd
 from millrace.server.partitions.bucket import BucketPartitions
 from millrace.server.partitions.flusher import Flusher
-from millrace.server.partitions.front import AskNode, BucketFront
+from millrace.server.partitions.front import AskNode, BucketFront, IsLinked
 from millrace.server.partitions.hosting import HostedBuckets
 from millrace.server.partitions.surroundings import Line, Listener, Timer
 from millrace.server.partitions.upkeep import Upkeep
@@ -102,12 +102,14 @@ class NodeDocuments:
         directory: ClusterDirectory,
         ask_node: AskNode,
         lease: Callable[[], int],
+        is_linked: IsLinked = lambda _: True,
     ) -> None:
         self._node = node
         self._folder = folder
         self._map_bytes = map_bytes
         self._directory = directory
         self._ask_node = ask_node
+        self._is_linked = is_linked
         self._around = NodeAround(node, lease, self._address_of)
         self._addresses: dict[NodeId, str] = {}
         self._fronts: dict[str, BucketFront] = {}
@@ -206,6 +208,7 @@ class NodeDocuments:
             self._ask_node,
             self._documents_at,
             self._read_map,
+            self._is_linked,
         )
         return made
 
@@ -242,8 +245,8 @@ class NodeDocuments:
                 self._order(message, answer)
             case CarryOut():
                 self._carry_out(message, answer)
-            case EmptyBucket(bucket):
-                self._spawn(self._empty(bucket, answer))
+            case EmptyBucket():
+                self._spawn(self._empty(message, answer))
 
     def _order(self, message: SetPartitions, answer: Answer) -> None:
         """Clients find the bucket as soon as the keeper has spoken of it; where its other
@@ -282,9 +285,10 @@ class NodeDocuments:
         else:
             self._spawn(_carry_on(outcome, answer))
 
-    async def _empty(self, bucket: int, answer: Answer) -> None:
-        front = self._front_of(bucket)
-        answer(BucketEmptied(front is not None and await flush(front)))
+    async def _empty(self, order: EmptyBucket, answer: Answer) -> None:
+        front = self._front_of(order.bucket)
+        emptied = set() if front is None else await empty(front, order.marks)
+        answer(BucketEmptied(tuple(sorted(emptied))))
 
     def _front_of(self, id: int) -> BucketFront | None:
         return next((each for each in self._fronts.values() if each.record.id == id), None)

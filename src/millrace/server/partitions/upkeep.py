@@ -5,6 +5,9 @@ I2  Only a master lets documents expire; whoever follows hears of it as a change
 I3  Tombstones go when they are older than the bucket keeps them, and the partition remembers up
     to which seq (U9).
 I4  While the disk is full changes are refused, but not what makes room.
+I5  A partition whose own writes fail takes no changes until one succeeds: they would never be on
+    disk, and fill the memory.  All others do; only a disk that takes nothing stops them, or too
+    much of their bucket that is not on disk yet.
 """
 
 import asyncio
@@ -58,10 +61,13 @@ class Upkeep:
         for front in list(self._fronts.values()):
             front.is_congested = self._is_congested(front)
             front.operations.is_disk_full = self._flusher.is_full  # Keeps I4.
+            id, damaged = front.record.id, self._flusher.damaged
+            front.damaged = {number for bucket, number in damaged if bucket == id}  # Keeps I5.
         next(self._rounds, None)
 
     def _is_congested(self, front: BucketFront) -> bool:
-        if self._flusher.failure is not None:
+        """Keeps I4 and I5."""
+        if self._flusher.is_full or self._flusher.has_store_failed:
             return True
         here = front.here
         return here is not None and here.queued_bytes > QUEUED_BYTES_MAX

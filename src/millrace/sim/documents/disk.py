@@ -163,6 +163,7 @@ class SimDocuments:
     def __init__(
         self, after: After, disk: DocumentDisk | None = None, write_us: int = WRITE_US
     ) -> None:
+        self.failure: StoreFailed | None = None  # It never fails for good.
         self.disk = DocumentDisk() if disk is None else disk
         self.write_us = write_us
         self.commits = 0

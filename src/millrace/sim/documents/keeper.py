@@ -74,7 +74,9 @@ class KeeperProcess(Process):
         around = Surroundings(view.live, view.live)
         now_ms = self.world.schedule.now_us // MS
         forced = frozenset(self._forced)
-        return Tending(self._watch, around, self._ids, now_ms, self._moving, forced)
+        return Tending(
+            self._watch, around, self._ids, now_ms, self._watch.seats, self._moving, forced
+        )
 
     def _moving(self) -> frozenset[PartitionId]:
         return frozenset(self._moves)

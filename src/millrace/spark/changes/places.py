@@ -177,10 +177,11 @@ class Places:
 
 
 def _unknown(offset: ChangesOffset) -> dict[PartitionId, Settled]:
-    """What the last micro-batch came to is not known any more."""
+    """What the last micro-batch came to is not known any more, nor what one before it did about a
+    partition that nobody has read since."""
     return {
         PartitionId(int(number)): settle_unknown(offsets.place_of(document))
-        if document.before is not None
+        if document.before is not None or document.doubtful
         else Settled(offsets.place_of(document), False)
         for number, document in sorted(offset.partitions.items(), key=lambda pair: int(pair[0]))
     }

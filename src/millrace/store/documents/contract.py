@@ -28,7 +28,7 @@ import msgspec
 from millrace.core.documents.document import Document, PartitionId, Seq
 from millrace.core.documents.partition_row import PartitionRow
 from millrace.errors import Corruption
-from millrace.store.contract import Done, Usage
+from millrace.store.contract import Done, StoreFailed, Usage
 
 
 class CorruptDocument(Corruption):
@@ -66,6 +66,10 @@ class DiskView(Protocol):
 
 
 class DocumentStore(Protocol):
+    @property
+    def failure(self) -> StoreFailed | None:
+        """Why it writes nothing any more, for good."""
+
     def buckets(self) -> list[int]:
         """Those of which there is a partition."""
 
