@@ -84,10 +84,10 @@ CAUGHT_LAST_TIME = {  # Tried first, to save time; any other seed of its kind wi
     "a_renewed_view_extends_nothing": 24,
     "purged_tombstones_leave_no_trace": 26,
     "streams_from_zero_end_at_the_purge_seq": 114,
-    "the_disk_is_viewed_before_the_queue": 659,
+    "the_disk_is_viewed_before_the_queue": 223,
     "the_row_is_written_before_its_documents": 11,
     "the_furthest_attempt_counts": 146,
-    "half_an_undo_counts": 73,
+    "half_an_undo_counts": 154,
     "attempts_do_not_look_at_each_other": 162,
 }
 
