@@ -124,6 +124,25 @@ def test_from_now_leaves_out_what_was_there() -> None:
     with_bucket(work)
 
 
+def test_a_partition_that_was_begun_goes_on_whatever_the_next_life_wishes() -> None:
+    """A life that ended as soon as it had something had no place in the other partitions."""
+
+    async def work(served: ServedBucket) -> None:
+        state = MemoryConsumerState()
+        async with ChangeConsumer(served.bucket, NAME, state) as consumer:
+            assert len(consumer.not_begun) == 8
+            await consumer.begun()
+            assert not consumer.not_begun
+            await consumer.commit()
+        documents = some(50)
+        await served.bucket.set_many(documents)
+        consumer = ChangeConsumer(served.bucket, NAME, state, is_from_now=True)
+        async with Following(served, consumer) as following:
+            await following.holds(documents)
+
+    with_bucket(work)
+
+
 def test_keys_alone_come_without_values() -> None:
     async def work(served: ServedBucket) -> None:
         await served.bucket.set_many(some(50, b"value"))

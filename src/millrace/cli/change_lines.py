@@ -7,6 +7,7 @@ partition no longer counts, and comes again.
 In JSON a wipe is `{"wipe": {"partition": 3}}`.
 """
 
+import asyncio
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -14,18 +15,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 import typer
 
-from millrace.cli.output import Output
+from millrace.cli.output import Output, Tone
 from millrace.cli.records import show_text, show_time, text_or_base64
 from millrace.errors import UsageError
 
 if TYPE_CHECKING:
     from millrace.client.bucket import Bucket
-    from millrace.client.changes import ChangeBatch, ConsumerState
+    from millrace.client.changes import ChangeBatch, ChangeConsumer, ConsumerState
     from millrace.core.documents.document import Document
 
 FORMATS: Final = ("table", "json", "ndjson")
 COUNT_MAX: Final = 1 << 62
 UNTOLD: Final = "-"
+BEGIN_S: Final = 5.0  # For masters of partitions that nothing came of.
 
 ChangeFormatOption = Annotated[
     str,
@@ -132,8 +134,21 @@ async def follow(
             left -= printed
             if left <= 0 and batch.seq and not wanted.only_key:
                 consumer.ack(batch, printed)
+        if state is not None and left <= 0:
+            await _begin_all(output, consumer)
     output.write(renderer.end())
     output.flush()
+
+
+async def _begin_all(output: Output, consumer: "ChangeConsumer") -> None:
+    """The next time it goes on where it ended, also with partitions that nothing came of."""
+    try:
+        async with asyncio.timeout(BEGIN_S):
+            await consumer.begun()
+    except TimeoutError:
+        missing = ", ".join(map(str, consumer.not_begun))
+        text = f"partitions {missing} have no master: they have no place in the state yet"
+        output.say(text, Tone.WARNING)
 
 
 def _print_batch(

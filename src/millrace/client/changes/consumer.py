@@ -172,6 +172,19 @@ class ChangeConsumer:
                 self._followed[batch.partition].shorten(batch, count)
             self._followed[batch.partition].acknowledge(batch)
 
+    @property
+    def not_begun(self) -> list[PartitionId]:
+        """Those that have no place yet."""
+        return [number for number, each in self._followed.items() if not each.is_begun]
+
+    async def begun(self) -> None:
+        """Each partition has a place afterwards, if only the first: what is committed then lets
+        another consumer go on with all of them.  Waits for masters."""
+        while self.not_begun:
+            self._check()
+            self._arrived.clear()
+            await self._arrived.wait()
+
     async def commit(self) -> None:
         """What was acknowledged is durable afterwards; without it that takes a moment."""
         await self._writer.flush()
@@ -258,8 +271,7 @@ class ChangeConsumer:
 
     def phase_changed(self, followed: FollowedPartition) -> None:
         self._barriers.phase_changed()
-        if followed.is_done:
-            self._arrived.set()
+        self._arrived.set()
 
     # -- What happens ---------------------------------------------------------------------------
 

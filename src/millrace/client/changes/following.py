@@ -79,6 +79,10 @@ class FollowedPartition:
         return self.machine.phase is ConsumerPhase.STREAMING
 
     @property
+    def is_begun(self) -> bool:
+        return bool(self.state.log.entries)
+
+    @property
     def is_done(self) -> bool:
         return self.machine.phase is ConsumerPhase.DONE and not self._handed_out
 
