@@ -70,6 +70,7 @@ class Sample:
     latency: Latency | None
     is_cut_short: bool = False
     busy: Busy | None = None
+    copies: float | None = None  # As in ReadOutcome.
 
     @property
     def records_per_second(self) -> float:

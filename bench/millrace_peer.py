@@ -144,7 +144,7 @@ class MillracePeer:
                     raise PeerFailure(f"read of {log}: {record}")
                 rows += 1
                 size += len(record.value)
-        return ReadOutcome(rows, size)
+        return ReadOutcome(rows, size, reader.bytes_received / max(1, reader.bytes_delivered))
 
     async def read_arrow(self, log: str, count: int, way: str) -> ReadOutcome:
         rows = size = 0
@@ -155,7 +155,7 @@ class MillracePeer:
                 rows += batch.num_rows
                 # The offsets, four bytes a row and one more, are no payload.
                 size += batch.column("value").get_total_buffer_size() - 4 * batch.num_rows
-        return ReadOutcome(rows, size)
+        return ReadOutcome(rows, size, reader.bytes_received / max(1, reader.bytes_delivered))
 
     async def restart(self, log: str) -> float:
         assert self._cluster is not None, "not started"

@@ -34,8 +34,11 @@ class Kind(Enum):
 
 
 class ReadOutcome(NamedTuple):
+    """`copies`: bytes that came over the network for each that was delivered, if it is known."""
+
     records: int
     payload_bytes: int
+    copies: float | None = None
 
 
 class PeerFailure(Exception):

@@ -42,6 +42,7 @@ FIGURES: Final = (
     "p99.9",
     "CPU s/GB",
 )
+COPIES_TITLE: Final = "Bytes received for each byte delivered, median and most over rounds"
 NOTES: Final = (
     "Medians over interleaved rounds. `vs` is the rate against that peer, paired by round: "
     "above 1 is better.",
@@ -213,6 +214,7 @@ def as_markdown(run: Run) -> str:
         *(documents_report.as_markdown(run.documents) if run.documents else []),
         *(pipelines_report.as_markdown(run.pipelines) if run.pipelines else []),
         *_busy_lines(run.results),
+        *_copies_lines(run.results),
         *_tuning_lines(run.results),
     ]
     return "\n".join(lines)
@@ -252,6 +254,18 @@ def busy_rows(results: Sequence[WorkloadResult]) -> list[str]:
     ]
 
 
+def copies_rows(results: Sequence[WorkloadResult]) -> list[str]:
+    """Of reads: what single copy delivery saves, and what a round that was disturbed costs."""
+    lines: list[str] = []
+    for result in results:
+        for name, peer in result.peers.items():
+            copies = sorted(each.copies for each in peer.samples if each.copies is not None)
+            if copies:
+                median = copies[(len(copies) - 1) // 2]
+                lines.append(f"{result.workload.name}, {name}: {median:.3f}, most {copies[-1]:.3f}")
+    return lines
+
+
 def middle(samples: Sequence[Sample]) -> Sample:
     ordered = sorted(samples, key=lambda sample: sample.records_per_second)
     return ordered[(len(ordered) - 1) // 2]
@@ -262,12 +276,21 @@ def _busy_lines(results: Sequence[WorkloadResult]) -> list[str]:
     return ["## Processors while appending, in cores", "", *lines, ""] if lines else []
 
 
+def _copies_lines(results: Sequence[WorkloadResult]) -> list[str]:
+    lines = [f"- {row}" for row in copies_rows(results)]
+    return [f"## {COPIES_TITLE}", "", *lines, ""] if lines else []
+
+
 def print_table(run: Run, console: Console) -> None:
     if run.results:
         console.print(_terminal_table(run))
         for note in NOTES:
             console.print(note, style="dim", markup=False)
         for row in busy_rows(run.results):
+            console.print(row, style="dim", markup=False, highlight=False)
+        if copies := copies_rows(run.results):
+            console.print(f"{COPIES_TITLE}:", style="dim")
+        for row in copies:
             console.print(row, style="dim", markup=False, highlight=False)
     if run.empty_commits:
         empty_commits.print_table(run.empty_commits, console)

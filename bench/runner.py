@@ -246,6 +246,7 @@ class _Cell:
             cpu_seconds=_difference(cpu_before, cpu_seconds(servers)),
             latency=None,
             is_cut_short=count < self._workload.count,
+            copies=outcome.copies,
         )
 
     async def _measure_restart(self) -> Sample:

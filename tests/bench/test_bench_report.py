@@ -116,3 +116,11 @@ def test_the_terminal_table_names_a_workload_once() -> None:
     report.print_table(a_run(), Console(file=stream, width=150))
     assert stream.getvalue().count(APPEND.name) == 1
     assert "other was left out: would not start" in stream.getvalue()
+
+
+def test_reads_tell_how_often_a_byte_came() -> None:
+    rounds = [Sample(1, 0, 1.0, None, None, copies=copies) for copies in (1.0, 3.0, 1.004)]
+    workload = Workload(Kind.READ_ARROW, 1024, Ack.DISK, 10)
+    peers = {"millrace": PeerResult(rounds), "nats": PeerResult([Sample(1, 0, 1.0, None, None)])}
+    (row,) = report.copies_rows([WorkloadResult(workload, peers)])
+    assert row == "read, Arrow, 1 KiB, millrace: 1.004, most 3.000"
