@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ KINDS = {"sequenced": 3, "chain": 3, "commit": 4}
 BLOCKS = 12
 RECORDS = 20  # Of each block.
 AUDIT_TIMEOUT_S = 500.0
+METADATA_NODE = 1
 
 
 async def fill(log: Log) -> None:
@@ -157,7 +158,8 @@ class StoppedStore:
         self._environment = lmdb.open(os.fspath(path), max_dbs=8, map_size=1 << 30)
         self._tables = open_tables(self._environment)
         with self._environment.begin() as transaction:
-            self._slot = load_rows(transaction, self._tables)[log].slot
+            row = load_rows(transaction, self._tables).get(log)
+        self._slot = -1 if row is None else row.slot  # -1: it has nothing of the log.
 
     def firsts(self) -> list[int]:
         with (
@@ -191,16 +193,30 @@ class StoppedStore:
         self._environment.close()
 
 
-async def holder_of(client: Client, name: str) -> tuple[NodeId, LogId]:
-    """A node that holds blocks of the log, not the one that hosts the metadata; and the number
-    under which it does."""
+async def holders_of(client: Client, name: str) -> tuple[list[NodeId], LogId]:
+    """The nodes that may hold blocks of the log, but for the one that hosts the metadata; and the
+    number under which they do."""
     log = await client.log(name)
     standing = log.standing
     if isinstance(standing, CommitRecord):
         stream = max(standing.streams, key=lambda each: each.local_end)
-        return max(stream.replicas), stream_log_of(log.info.id, stream.stream)
-    described: Any = await log.describe()
-    return NodeId(max(described.members)), log.info.id
+        members, number = stream.replicas, stream_log_of(log.info.id, stream.stream)
+    else:
+        described: Any = await log.describe()
+        members, number = described.members, log.info.id
+    return [NodeId(node) for node in members if node != METADATA_NODE], number
+
+
+def stopped_holder(
+    cluster: LocalCluster, nodes: Iterable[NodeId], log: LogId
+) -> tuple[NodeId, StoppedStore]:
+    """The one that holds most: copysets are drawn, and one may have none of a short log."""
+    stores = {node: StoppedStore(cluster, node, log) for node in nodes}
+    most = max(stores, key=lambda node: len(stores[node].firsts()))
+    for node, store in stores.items():
+        if node != most:
+            store.close()
+    return most, stores[most]
 
 
 async def all_are_back(cluster: LocalCluster) -> None:
@@ -270,15 +286,15 @@ def harmed(
     """All harms at once, each at a block of its own; where each was done."""
     places: dict[tuple[str, str], int] = {}
 
-    async def victims() -> dict[str, tuple[NodeId, LogId]]:
+    async def victims() -> dict[str, tuple[list[NodeId], LogId]]:
         async with connected(cluster) as client:
-            return {kind: await holder_of(client, kind) for kind in KINDS}
+            return {kind: await holders_of(client, kind) for kind in KINDS}
 
     holders = run(victims())
     for each in cluster.nodes:  # The metadata first: nobody can take the place of a node.
         cluster.kill(each.id)
-    for kind, (node, number) in holders.items():
-        store = StoppedStore(cluster, node, number)
+    for kind, (nodes, number) in holders.items():
+        node, store = stopped_holder(cluster, nodes, number)
         firsts = iter(store.firsts())
         for log, harm, _ in HARMS:
             if log == kind:
