@@ -186,38 +186,22 @@ def test_a_node_that_is_away_keeps_a_flush_from_being_whole(
     assert not asyncio.run(flush_everywhere(cluster.front(Node(world, THREE))))
 
 
-def test_what_was_emptied_is_left_alone_by_the_next_attempt(quick: None) -> None:
-    world, master, replica = replicated()
-    cluster = Cluster(world, LED_BY_ONE, Seat(1, CAFE, NO_NODE, (TWO,)))
-    other = PartitionId(1)
-    cluster.next_seats = (LED_BY_ONE, Seat(2, CAFE, TWO))
-
-    def promote() -> None:
-        replica.order(PartitionOrder(other, PartitionState.ACTIVE, 2, CAFE))
-        world.pass_ms(100)
-        master.put(b"new")
-
-    cluster.when_read = promote
-    assert asyncio.run(flush_everywhere(cluster.front(Node(world, THREE))))
-    assert cluster.empties == [ONE, TWO]
-    assert set(master.values()) == {b"new"}
-
-
-def test_nor_does_a_node_empty_more_than_it_is_asked_for(quick: None) -> None:
-    """A partition came to it later than the others: those were emptied once more."""
+@pytest.mark.parametrize("successor", [ONE, TWO], ids=["by the same node", "by another"])
+def test_what_was_emptied_is_left_alone_by_the_next_attempt(quick: None, successor: NodeId) -> None:
+    """A partition got its master later than the others: those were emptied once more."""
     world, master, _ = replicated()
     other = PartitionId(1)
-    cluster = Cluster(world, LED_BY_ONE, Seat(1, CAFE, NO_NODE, (ONE,)))
-    cluster.next_seats = (LED_BY_ONE, Seat(2, CAFE, ONE))
+    cluster = Cluster(world, LED_BY_ONE, Seat(1, CAFE, NO_NODE, (successor,)))
+    cluster.next_seats = (LED_BY_ONE, Seat(2, CAFE, successor))
 
     def promote() -> None:
-        master.order(PartitionOrder(other, PartitionState.ACTIVE, 2, CAFE))
+        world.nodes[successor].order(PartitionOrder(other, PartitionState.ACTIVE, 2, CAFE))
         world.pass_ms(100)
         master.put(b"new")
 
     cluster.when_read = promote
     assert asyncio.run(flush_everywhere(cluster.front(Node(world, THREE))))
-    assert cluster.empties == [ONE, ONE]
+    assert cluster.empties == [ONE, successor]
     assert set(master.values()) == {b"new"}
 
 

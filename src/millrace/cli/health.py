@@ -208,7 +208,7 @@ def _of_documents(node: "NodeStatus", status: "ClusterStatus", subject: str) -> 
             for each in documents.damaged
         )
         detail = (
-            f"it cannot write partition {shown}, and serves nobody there ({documents.damage}). "
+            f"it cannot write partition {shown}, and takes no changes there ({documents.damage}). "
             "Start the node anew: another copy takes over, and this one is made anew; without "
             "another copy the partition is lost then"
         )

@@ -32,7 +32,7 @@ class DamagedPartition(msgspec.Struct, frozen=True, array_like=True):
 
 class HostedDocuments(msgspec.Struct, frozen=True, array_like=True):
     """The store of documents, which has room of its own.  `damaged` are partitions that cannot be
-    written and so serve nobody, the first of them if there are many; `damage` is why."""
+    written and so take no changes, the first of them if there are many; `damage` is why."""
 
     bytes_used: int
     bytes_total: int

@@ -19,7 +19,7 @@ from millrace.core.documents.document import PartitionId, PartitionState
 from millrace.core.documents.operations import absolute_expiry_s
 from millrace.core.documents.partition import Partition
 from millrace.core.documents.rollback import Place, Refuse, find_start
-from millrace.core.messages.documents import PartitionMark
+from millrace.core.messages.documents import HostedPartition, PartitionMark
 from millrace.server.documents.backend import BucketHost, DocumentBackend
 
 TURN_DOCUMENTS: Final = 512  # A few milliseconds.
@@ -51,7 +51,7 @@ async def _flush(host: BucketHost, is_everywhere: bool, patience_s: float) -> bo
     marks: Marks = {}
     while True:
         here = _active_here(host) if host.is_serving else {}
-        emptied |= await empty(host, [take(marks, here[each]) for each in here.keys() - emptied])
+        emptied |= await empty(host, [mark(marks, here[each]) for each in here.keys() - emptied])
         if is_everywhere:
             emptied |= await host.flush_elsewhere(set(host.numbers) - emptied, marks)
         if emptied.issuperset(host.numbers if is_everywhere else _led_here(host)):
@@ -63,14 +63,14 @@ async def _flush(host: BucketHost, is_everywhere: bool, patience_s: float) -> bo
         await host.reload_map()
 
 
-def take(marks: Marks, seen: PartitionMark) -> PartitionMark:
-    """The mark of its first attempt, which may be this one.  Keeps I1."""
-    return marks.setdefault(seen.number, seen)
+def mark(marks: Marks, found: Partition | HostedPartition) -> PartitionMark:
+    """That of the first attempt, which may be this one.  Keeps I1."""
+    seen = PartitionMark(found.number, found.log, found.high)
+    return marks.setdefault(found.number, seen)
 
 
-def _active_here(host: BucketHost) -> Marks:
-    active = [each for each in host.copies() if each.state is PartitionState.ACTIVE]
-    return {each.number: PartitionMark(each.number, each.log, each.high) for each in active}
+def _active_here(host: BucketHost) -> dict[PartitionId, Partition]:
+    return {each.number: each for each in host.copies() if each.state is PartitionState.ACTIVE}
 
 
 def _led_here(host: BucketHost) -> set[PartitionId]:
@@ -80,20 +80,20 @@ def _led_here(host: BucketHost) -> set[PartitionId]:
 
 async def empty(host: BucketHost, marks: Iterable[PartitionMark]) -> set[PartitionId]:
     """Those of the partitions that this node has emptied as their master."""
-    return {mark.number for mark in marks if await _flush_partition(host, mark)}
+    return {each.number for each in marks if await _flush_partition(host, each)}
 
 
-async def _flush_partition(host: BucketHost, mark: PartitionMark) -> bool:
-    partition = _led(host, mark.number)
+async def _flush_partition(host: BucketHost, begun: PartitionMark) -> bool:
+    partition = _led(host, begun.number)
     if partition is None:
         return False
     log = partition.log
-    old = find_start(partition.log, Place(mark.log, mark.high, mark.high, mark.high))
+    old = find_start(partition.log, Place(begun.log, begun.high, begun.high, begun.high))
     if isinstance(old, Refuse):
         return False  # The mark is of a later master's: this one is not told yet.
     keys = list(partition.table)
     for first in range(0, len(keys), TURN_DOCUMENTS):
-        partition = _led(host, mark.number)
+        partition = _led(host, begun.number)
         if partition is None or partition.log != log:
             return False
         now_us = host.now_us()

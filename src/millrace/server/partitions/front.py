@@ -39,11 +39,10 @@ from millrace.core.messages.documents import (
     DescribeBuckets,
     EmptyBucket,
     HostedPartition,
-    PartitionMark,
 )
 from millrace.errors import Corruption, MillraceError, NoAnswer
 from millrace.server.documents.backend import Stat
-from millrace.server.documents.flushing import Marks, take
+from millrace.server.documents.flushing import Marks, mark
 from millrace.server.partitions.bucket import BucketPartitions
 from millrace.server.partitions.forwarding import Forwarding, Reload
 from millrace.server.partitions.surroundings import Surroundings
@@ -195,8 +194,7 @@ class BucketFront:
         try:
             before = await self._led_by(node)
             led = [before[each] for each in sorted(numbers & before.keys())]
-            seen = [PartitionMark(each.number, each.log, each.high) for each in led]
-            order = EmptyBucket(self.record.id, tuple(take(marks, each) for each in seen))
+            order = EmptyBucket(self.record.id, tuple(mark(marks, each) for each in led))
             answer = await self._ask_node(node, order, EMPTY_MS)
             after = await self._led_by(node)
         except MillraceError:
