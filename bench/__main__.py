@@ -26,6 +26,7 @@ from bench.millrace_peer import (
     MillracePeer,
 )
 from bench.nats_peer import NatsPeer
+from bench.page_cache import filled_page_cache
 from bench.peer import Peer
 from bench.pipelines.profile import PIPELINES_FULL, PIPELINES_QUICK
 from bench.pipelines.results import PipelinesRun
@@ -101,7 +102,7 @@ def _ended_by_signal() -> Iterator[None]:
 
 
 def _measure_spark(*, is_quick: bool) -> SparkRun:
-    with _ended_by_signal():
+    with _ended_by_signal(), filled_page_cache(not is_quick):
         try:
             from bench.spark import run as spark_run  # PySpark is an extra: the rest runs without.
 
@@ -111,7 +112,7 @@ def _measure_spark(*, is_quick: bool) -> SparkRun:
 
 
 def _measure_pipelines(*, is_quick: bool) -> PipelinesRun:
-    with _ended_by_signal():
+    with _ended_by_signal(), filled_page_cache(not is_quick):
         try:
             from bench.pipelines import run as pipelines_run  # As above.
 

@@ -52,6 +52,10 @@ NOTES: Final = (
     "are those of a block.",
     "A star marks a workload that the clock ended before all its records were done.",
 )
+CACHE_FILLED: Final = (
+    "The page cache was full before servers started (`bench/page_cache.py`): no peer waited for "
+    "the host of a virtual machine to hand out memory."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +208,7 @@ def as_markdown(run: Run) -> str:
         "",
         f"{run.profile.name} run, {run.seconds:.0f} s, revision {revision() or 'unknown'}; "
         f"{machine_text}.",
+        *(["", CACHE_FILLED] if run.profile.is_cache_filled else []),
         "",
         *(f"- {name}: {text}" for name, text in run.peers.items()),
         *(f"- {name} was left out: {text}" for name, text in run.all_failures.items()),

@@ -13,7 +13,6 @@ anybody.
 import asyncio
 import gc
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -23,8 +22,10 @@ from pathlib import Path
 from typing import Final
 
 from bench.measure import Load, Sample, cpu_seconds, latency_of
+from bench.page_cache import filled_page_cache
 from bench.peer import Ack, Kind, Peer, PeerFailure
 from bench.processors import BusyWatch
+from bench.progress import progress
 from bench.workloads import Profile, Workload, payloads
 
 ROUNDS_MIN: Final = 2  # Of a workload whose time is used up: one round has no median.
@@ -65,6 +66,8 @@ class Runner:
             if not mine:
                 continue
             async with AsyncExitStack() as stack:
+                # Files of the servers before are gone, and the memory they lay in is free.
+                stack.enter_context(filled_page_cache(self._profile.is_cache_filled))
                 peers = await self._start(stack, ack)
                 for workload in mine:
                     share = seconds_left / (len(workloads) - len(results))
@@ -258,10 +261,6 @@ class _Cell:
     def _fail(self, failure: PeerFailure) -> None:
         self.result.failure = str(failure)
         progress(f"  {self.peer.name} failed: {failure}")
-
-
-def progress(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _difference(before: float | None, after: float | None) -> float | None:

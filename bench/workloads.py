@@ -48,6 +48,7 @@ class Profile:
     pipelined: tuple[int, ...]  # By SIZES.
     read: tuple[int, ...]  # By SIZES; 0 leaves the size out.
     restart_records: int
+    is_cache_filled: bool = False  # The page cache, before servers start (`page_cache.py`).
 
 
 FULL: Final = Profile(
@@ -61,6 +62,7 @@ FULL: Final = Profile(
     pipelined=(300_000, 150_000, 20_000),
     read=(1_000_000, 200_000, 20_000),
     restart_records=20_000,
+    is_cache_filled=True,
 )
 QUICK: Final = Profile(
     name="quick",

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from bench.documents.results import Measured, Round
 from bench.measure import tree_cpu_seconds
 from bench.peer import PeerFailure
-from bench.runner import progress
+from bench.progress import progress
 from millrace.errors import MillraceError
 
 PlayRound = Callable[[], Awaitable[Round]]

@@ -16,7 +16,7 @@ from bench.documents.results import LOOPBACK, MILLRACE, MILLRACE_3, DocumentsRun
 from bench.documents.servers import DocumentServer, MillraceServer
 from bench.loopback import Loopback
 from bench.peer import PeerFailure
-from bench.runner import progress
+from bench.progress import progress
 from millrace.errors import MillraceError
 
 

@@ -17,7 +17,7 @@ from bench.measure import Sample, cpu_seconds
 from bench.peer import PeerFailure
 from bench.pipelines.profile import PipelinesProfile
 from bench.pipelines.results import CHANGES, CONSUMER, SNAPSHOT, STREAM, Measured
-from bench.runner import progress
+from bench.progress import progress
 from bench.spark.stage import Stage
 from bench.spark.throughput import QUERY_SECONDS_MAX, trigger_seconds
 from millrace.client import connect

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from bench.pipelines import changes, view
 from bench.pipelines.profile import PipelinesProfile
 from bench.pipelines.results import PipelinesRun
-from bench.runner import progress
+from bench.progress import progress
 from bench.spark import sink
 from bench.spark.run import FAILURE_CHARS, FAILURES
 from bench.spark.stage import Stage, open_stage

@@ -22,7 +22,7 @@ from bench.measure import Sample, cpu_seconds
 from bench.peer import PeerFailure
 from bench.pipelines.profile import PipelinesProfile
 from bench.pipelines.results import KEPT, OFFERED, VIEW, VIEW_CHANGES_PER_S, Measured
-from bench.runner import progress
+from bench.progress import progress
 from bench.spark.stage import Stage
 from millrace.client.sync_bucket import SyncBucket
 from millrace.spark.pipelines.context import Context

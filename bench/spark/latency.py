@@ -13,7 +13,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from bench.runner import progress
+from bench.progress import progress
 from bench.spark.feeds import FedStream, fed_streams, next_of, running, turned
 from bench.spark.profile import LOW_RATE_BYTES, SparkProfile, rounds
 from bench.spark.results import Source, Times, times_text

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from bench.runner import ROUNDS_MIN, progress
+from bench.progress import progress
+from bench.runner import ROUNDS_MIN
 from bench.workloads import SIZES
 from millrace.limits import KIB
 

@@ -48,8 +48,9 @@ NOTES: Final = (
     "the batch read means that planning took longer than the bookkeeping of the micro-batch. CPU "
     "counts this process, Java, Spark's Python workers and all nodes, for a stream from start to "
     "end.",
-    "Written are the same rows, from memory, into a new log each time: by Spark's sink, and by the "
-    "plain client, which appends Arrow tables one after the other (`append_table`), without Spark. "
+    "Written is what lies in memory already, into a new log each time: by Spark's sink from "
+    "Spark's cache (a stream: cut out of a constant by Spark), and by the plain client, which "
+    "appends Arrow tables of its own one after the other (`append_table`), without Spark. "
     "What Spark writes is staged and published; the log has every row afterwards.",
     "Trigger: `triggerExecution` of micro-batches of one record, of which there are more when a "
     "trigger begins, so that no source waits for data in it (`maxRecordsPerTrigger=1`). Record to "

@@ -10,7 +10,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from bench.peer import PeerFailure
-from bench.runner import progress
+from bench.progress import progress
 from bench.spark import latency, sink, throughput, triggers
 from bench.spark.profile import SparkProfile
 from bench.spark.results import SparkRun

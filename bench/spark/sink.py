@@ -1,16 +1,21 @@
 """How fast Spark writes a log, beside what the plain client appends of the same rows.
 
-Rows come from memory (`memory.py`), so that nothing but the way into the log is measured.
+Rows cost neither of them anything but the way into the log: they lie in Spark's cache as in the
+client's memory, and those of a stream, which cannot read a cache, Spark cuts out of a constant.  A
+source in Python (`memory.py`) would cost nearly half as much again as the sink.
 
 1. A batch is timed from the frame to the end of the action: planning and publication count.
 2. A stream is one micro-batch, timed by Spark: `triggerExecution`.
 3. The client appends Arrow tables, one after the other, in one process, as large as what a task of
    the sink sends at a time; both write with the log's own `ack`.
 4. A round after which the log does not have every row counts as a failure, not as a fast round.
+5. Logs are not compressed: nobody would gain by it from random values, all would from a constant.
 """
 
+import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import pyarrow as pa
@@ -18,7 +23,7 @@ from pyspark.sql import DataFrame
 
 from bench.measure import Sample, cpu_seconds
 from bench.peer import PeerFailure
-from bench.runner import progress
+from bench.progress import progress
 from bench.spark import rows as spark_rows
 from bench.spark.memory import NAME as MEMORY_FORMAT
 from bench.spark.profile import SparkProfile, rounds
@@ -32,20 +37,24 @@ from millrace.spark.sink.staging import PIECE_BYTES
 COLUMNS: Final = ("key", "value", "timestamp")
 BATCH_ROWS: Final = 10_000  # As Spark gives them to a writer, unless told otherwise.
 BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
+RATE_FORMAT: Final = "rate-micro-batch"  # Spark's own: as many rows as asked for, in each batch.
+_POOL_BYTES: Final = 64  # Beyond a value: where in the constant it begins.
+_SEED: Final = 40
 
 
 class _Writing:
     """One way to write the rows of one size."""
 
-    def __init__(self, stage: Stage, rates: Rates, rows: int) -> None:
+    def __init__(self, stage: Stage, rates: Rates, rows: int, cached: DataFrame) -> None:
         self.rates = rates
         self._stage = stage
         self._rows = rows
         self._size = rates.payload_bytes
+        self._cached = cached
 
     def round(self, *, is_kept: bool) -> None:
         name = self._stage.new_path("sink").name
-        log = self._stage.create_log(name)
+        log = self._stage.create_log(name, compression=False)  # Keeps 5.
         before = cpu_seconds(self._stage.process_ids)
         seconds = self._ways()[self.rates.mode, self.rates.source](log)
         after = cpu_seconds(self._stage.process_ids)
@@ -89,20 +98,15 @@ class _Writing:
 
     def _write_batch(self, log: sync.SyncLog) -> float:
         """Keeps 1."""
-        started = time.perf_counter()
-        frame: DataFrame = (
-            self._stage.spark.read.format(MEMORY_FORMAT).options(**self._memory()).load()
-        )
         options = self._stage.log_options(log.name)
-        frame.select(*COLUMNS).write.format("millrace").options(**options).mode("append").save()
+        started = time.perf_counter()
+        self._cached.write.format("millrace").options(**options).mode("append").save()
         return time.perf_counter() - started
 
     def _write_stream(self, log: sync.SyncLog) -> float:
         """Keeps 2."""
-        reader = self._stage.spark.readStream.format(MEMORY_FORMAT).options(**self._memory())
         query = (
-            reader.load()
-            .select(*COLUMNS)
+            self._constant_rows()
             .writeStream.format("millrace")
             .options(**self._stage.log_options(log.name))
             .option("checkpointLocation", str(self._stage.new_path("checkpoint")))
@@ -114,31 +118,60 @@ class _Writing:
             raise PeerFailure(f"{self.rates.name} did not end within {QUERY_SECONDS_MAX} s")
         return trigger_seconds(query, self._rows)
 
-    def _memory(self) -> dict[str, str]:
-        return {
-            "rows": str(self._rows),
-            "valueBytes": str(self._size),
-            "batchRows": str(max(1, min(BATCH_ROWS, BATCH_BYTES_MAX // self._size))),
-            "partitions": str(self._stage.spark.sparkContext.defaultParallelism),
-        }
+    def _constant_rows(self) -> DataFrame:
+        pool = random.Random(_SEED).randbytes(self._size + _POOL_BYTES).hex()
+        where = f"X'{pool}', CAST(1 + value % {_POOL_BYTES} AS INT)"
+        reader = self._stage.spark.readStream.format(RATE_FORMAT).options(
+            rowsPerBatch=self._rows, numPartitions=_partitions(self._stage)
+        )
+        return reader.load().selectExpr(
+            f"substring({where}, {spark_rows.KEY_BYTES}) AS key",
+            f"substring({where}, {self._size}) AS value",
+            "timestamp",
+        )
+
+
+def _partitions(stage: Stage) -> int:
+    return stage.spark.sparkContext.defaultParallelism
+
+
+@contextmanager
+def _cached_rows(stage: Stage, value_bytes: int, rows: int) -> Iterator[DataFrame]:
+    reader = stage.spark.read.format(MEMORY_FORMAT).options(
+        rows=rows,
+        valueBytes=value_bytes,
+        batchRows=max(1, min(BATCH_ROWS, BATCH_BYTES_MAX // value_bytes)),
+        partitions=_partitions(stage),
+    )
+    cached = reader.load().select(*COLUMNS).persist()
+    try:
+        cached.count()
+        yield cached
+    finally:
+        cached.unpersist(blocking=True)
 
 
 def measure(stage: Stage, profile: SparkProfile, into: list[Rates]) -> None:
     """All sizes; what was measured is in `into`, also when a later size fails."""
+    kinds = [
+        (Mode.WRITE, Source.CLIENT),
+        (Mode.WRITE, Source.MILLRACE),
+        (Mode.STREAM_WRITE, Source.MILLRACE),
+    ]
     for number, (value_bytes, rows) in enumerate(profile.sizes):
         progress(f"Spark writes {rows:,} records of {size_text(value_bytes)}")
-        kinds = [
-            (Mode.WRITE, Source.CLIENT),
-            (Mode.WRITE, Source.MILLRACE),
-            (Mode.STREAM_WRITE, Source.MILLRACE),
-        ]
-        cells = [_Writing(stage, Rates(*kind, value_bytes), rows) for kind in kinds]
-        into += [cell.rates for cell in cells]
-        for _ in range(1 if number else profile.warm_up_rounds):
-            for cell in cells:
-                cell.round(is_kept=False)
-        deadline = time.perf_counter() + profile.size_seconds_max
-        for turn in rounds(profile.rounds, deadline):
-            first = turn % len(cells)
-            for cell in [*cells[first:], *cells[:first]]:
-                cell.round(is_kept=True)
+        with _cached_rows(stage, value_bytes, rows) as cached:
+            cells = [_Writing(stage, Rates(*kind, value_bytes), rows, cached) for kind in kinds]
+            into += [cell.rates for cell in cells]
+            _measure_in_turns(cells, 1 if number else profile.warm_up_rounds, profile)
+
+
+def _measure_in_turns(cells: list[_Writing], warm_up_rounds: int, profile: SparkProfile) -> None:
+    for _ in range(warm_up_rounds):
+        for cell in cells:
+            cell.round(is_kept=False)
+    deadline = time.perf_counter() + profile.size_seconds_max
+    for turn in rounds(profile.rounds, deadline):
+        first = turn % len(cells)
+        for cell in [*cells[first:], *cells[:first]]:
+            cell.round(is_kept=True)

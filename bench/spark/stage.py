@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bench.millrace_peer import NODES, REPLICATION
 from bench.peer import PeerFailure
-from bench.runner import progress
+from bench.progress import progress
 from bench.spark import memory
 from bench.spark import rows as spark_rows
 from millrace import sync
@@ -95,6 +95,7 @@ def _start_spark(folder: Path) -> SparkSession:
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     os.environ["SPARK_LOCAL_DIRS"] = str(folder / "spark")
     settings: dict[str, str | int] = {
+        "spark.driver.memory": "4g",  # For rows that lie in Spark's cache.
         "spark.driver.host": "127.0.0.1",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.showConsoleProgress": "false",

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.measure import Sample, cpu_seconds
 from bench.peer import PeerFailure
-from bench.runner import progress
+from bench.progress import progress
 from bench.spark.memory import NAME as MEMORY_FORMAT
 from bench.spark.profile import SparkProfile, rounds
 from bench.spark.results import Mode, Rates, Source

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.peer import PeerFailure
-from bench.runner import progress
+from bench.progress import progress
 from bench.spark.feeds import FedStream, fed_streams, next_of, running, turned
 from bench.spark.profile import LOW_RATE_BYTES, SparkProfile, rounds
 from bench.spark.results import Times, times_text
