@@ -7,6 +7,7 @@ I2  What is raised carries the outcome of every block (`MillraceError.outcomes`)
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import NoneType
@@ -131,14 +132,22 @@ def _listed(column: Iterable[T], name: str, kinds: tuple[type, ...]) -> Sequence
 def draft_table(table: pa.Table | pa.RecordBatch, compress: bool) -> list[Draft]:
     """Keeps I1."""
     whole = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
-    rows = _rows_per_block(whole.nbytes, whole.num_rows)
     now = time.time_ns() // 1000
     return [
         draft_from_arrow(piece, timestamp_us_default=now, compress=compress)
-        for batch in whole.to_batches(max_chunksize=rows)
-        if batch.num_rows
-        for piece in _pieces(batch)
+        for batch in whole.to_batches()
+        for part in _even_parts(batch)
+        for piece in _pieces(part)
     ]
+
+
+def _even_parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Of about the target size, and of equal length: no full block with a crumb behind it."""
+    rows = batch.num_rows
+    count = max(round(batch.nbytes / BLOCK_BYTES_TARGET), math.ceil(rows / BLOCK_RECORDS_MAX), 1)
+    step = max(1, math.ceil(rows / count))
+    for first in range(0, rows, step):
+        yield batch.slice(first, step)
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

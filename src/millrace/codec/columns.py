@@ -80,7 +80,6 @@ class Sections:
 
     parts: list[bytes | pa.Buffer]
     size: int
-    values: pa.Buffer  # The value bytes alone: what a compression sample is taken from.
 
 
 def padding(size: int) -> int:
@@ -111,7 +110,7 @@ def encode(rows: Rows) -> Sections:
     size = sum(map(len, parts))
     if size > RECORD_BYTES_MAX:  # No record is larger than its body: rarely asked.
         _check_records(rows.count, weighed)
-    return Sections(parts, size, values)
+    return Sections(parts, size)
 
 
 def encode_one(timestamp_us: int, value: bytes, key: bytes | None) -> tuple[bytes, ...]:

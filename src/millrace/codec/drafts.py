@@ -122,8 +122,7 @@ def draft_rows(rows: Rows, *, compress: bool) -> Draft:
     if rows.headers is not None:
         flags |= Flags.HAS_HEADERS
     bounds = _bounds(rows.timestamps, rows.count)
-    values = sections.values if compress else None
-    return _joined(sections.parts, rows.count, flags, bounds, values)
+    return _joined(sections.parts, rows.count, flags, bounds, compress)
 
 
 def _is_simple(timestamp_us: object, value: object, key: object) -> bool:
@@ -141,7 +140,7 @@ def _is_simple(timestamp_us: object, value: object, key: object) -> bool:
 def _draft_one(timestamp_us: int, value: bytes, key: bytes | None, compress: bool) -> Draft:
     flags = Flags.NONE if key is None else Flags.HAS_KEYS
     parts = encode_one(timestamp_us, value, key)
-    return _joined(parts, 1, flags, (timestamp_us, timestamp_us), value if compress else None)
+    return _joined(parts, 1, flags, (timestamp_us, timestamp_us), compress)
 
 
 def _joined(
@@ -149,14 +148,14 @@ def _joined(
     count: int,
     flags: Flags,
     bounds_us: tuple[int, int],
-    values: bytes | pa.Buffer | None,
+    compress: bool,
 ) -> Draft:
-    """The draft whose body is `parts`, compressed if that pays; `values` None: do not try."""
+    """The draft whose body is `parts`, compressed if asked for and if that pays."""
     buffer = bytearray().join((_NO_HEADER, *parts))
     raw_size = len(buffer) - HEADER_BYTES
-    if values is not None:
+    if compress:
         with memoryview(buffer)[HEADER_BYTES:] as body:
-            frame = compress_body(body, values)
+            frame = compress_body(body, parts)
         if frame is not None:
             buffer = bytearray().join((_NO_HEADER, frame))
             flags |= Flags.ZSTD
