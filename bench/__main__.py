@@ -102,21 +102,23 @@ def _ended_by_signal() -> Iterator[None]:
 
 
 def _measure_spark(*, is_quick: bool) -> SparkRun:
-    with _ended_by_signal(), filled_page_cache(not is_quick):
+    with _ended_by_signal():
         try:
             from bench.spark import run as spark_run  # PySpark is an extra: the rest runs without.
 
-            return spark_run.measure(SPARK_QUICK if is_quick else SPARK_FULL)
+            with filled_page_cache(not is_quick):
+                return spark_run.measure(SPARK_QUICK if is_quick else SPARK_FULL)
         except ModuleNotFoundError as missing:
             return SparkRun("", failures={"Spark": f"{missing}: `pip install '.[spark]'`"})
 
 
 def _measure_pipelines(*, is_quick: bool) -> PipelinesRun:
-    with _ended_by_signal(), filled_page_cache(not is_quick):
+    with _ended_by_signal():
         try:
             from bench.pipelines import run as pipelines_run  # As above.
 
-            return pipelines_run.measure(PIPELINES_QUICK if is_quick else PIPELINES_FULL)
+            with filled_page_cache(not is_quick):
+                return pipelines_run.measure(PIPELINES_QUICK if is_quick else PIPELINES_FULL)
         except ModuleNotFoundError as missing:
             why = f"{missing}: `pip install '.[pipelines]'`"
             return PipelinesRun(failures={"pipelines": why})
@@ -145,7 +147,8 @@ def main(arguments: Sequence[str]) -> int:
             if has_documents:
                 chosen = DOCUMENTS_QUICK if options.quick else DOCUMENTS_FULL
                 servers = documents_run.all_servers()
-                documents = loop.run(_ended_tidily(documents_run.measure(chosen, servers)))
+                with filled_page_cache(not options.quick):
+                    documents = loop.run(_ended_tidily(documents_run.measure(chosen, servers)))
         spark = _measure_spark(is_quick=options.quick) if has_spark else None
         pipelines = _measure_pipelines(is_quick=options.quick) if has_pipelines else None
         emptied = empty_commits.measure() if has_commits else []

@@ -53,8 +53,9 @@ NOTES: Final = (
     "A star marks a workload that the clock ended before all its records were done.",
 )
 CACHE_FILLED: Final = (
-    "The page cache was full before servers started (`bench/page_cache.py`): no peer waited for "
-    "the host of a virtual machine to hand out memory."
+    "What memory was free was filled with clean pages of the page cache before servers or Spark "
+    "started, and again before each workload of appends and reads (`bench/page_cache.py`): on a "
+    "virtual machine the host may be slow to hand out pages that nobody has touched."
 )
 
 

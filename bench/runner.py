@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.measure import Load, Sample, cpu_seconds, latency_of
-from bench.page_cache import filled_page_cache
+from bench.page_cache import page_cache
 from bench.peer import Ack, Kind, Peer, PeerFailure
 from bench.processors import BusyWatch
 from bench.progress import progress
@@ -66,10 +66,11 @@ class Runner:
             if not mine:
                 continue
             async with AsyncExitStack() as stack:
-                # Files of the servers before are gone, and the memory they lay in is free.
-                stack.enter_context(filled_page_cache(self._profile.is_cache_filled))
+                cache = stack.enter_context(page_cache())
                 peers = await self._start(stack, ack)
                 for workload in mine:
+                    if self._profile.is_cache_filled:
+                        await cache.top_up_between()
                     share = seconds_left / (len(workloads) - len(results))
                     started = time.perf_counter()
                     results.append(await self._run_workload(workload, peers, share))

@@ -14,7 +14,7 @@ HEADINGS: Final = ("workload", "peer", "rows/s", "MB/s", "CPU s/GB", "vs client"
 NOTES: Final = (
     "Medians over interleaved rounds; `vs client` is paired by round. CPU counts this process, "
     "Java, Spark's Python workers and all nodes.",
-    "Writes to a log: the same rows, from memory, by Spark's sink and by the client's "
+    "Writes to a log: rows that lie in memory, by Spark's sink and by the client's "
     "`append_table`. Changes: all of a bucket from the beginning, by the source `millrace-changes` "
     "and by a `ChangeConsumer` that takes Arrow batches.",
     "View: documents are written at a fixed rate while the view runs; its rate is what it had "

@@ -1,13 +1,13 @@
-"""How fast Spark writes a log, beside what the plain client appends of the same rows.
+"""How fast Spark writes a log, beside what the plain client appends of such rows.
 
 Rows cost neither of them anything but the way into the log: they lie in Spark's cache as in the
-client's memory, and those of a stream, which cannot read a cache, Spark cuts out of a constant.  A
-source in Python (`memory.py`) would cost nearly half as much again as the sink.
+client's memory, and those of a stream, which cannot read a cache, Spark cuts out of a constant.
+What a source in Python (`memory.py`) costs is no cost of the sink.
 
 1. A batch is timed from the frame to the end of the action: planning and publication count.
 2. A stream is one micro-batch, timed by Spark: `triggerExecution`.
-3. The client appends Arrow tables, one after the other, in one process, as large as what a task of
-   the sink sends at a time; both write with the log's own `ack`.
+3. The client appends Arrow tables, one after the other, in one process, about as large as what a
+   task of the sink sends at a time; both write with the log's own `ack`.
 4. A round after which the log does not have every row counts as a failure, not as a fast round.
 5. Logs are not compressed: nobody would gain by it from random values, all would from a constant.
 """
@@ -19,7 +19,8 @@ from contextlib import contextmanager
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, functions
 
 from bench.measure import Sample, cpu_seconds
 from bench.peer import PeerFailure
@@ -28,17 +29,20 @@ from bench.spark import rows as spark_rows
 from bench.spark.memory import NAME as MEMORY_FORMAT
 from bench.spark.profile import SparkProfile, rounds
 from bench.spark.results import Mode, Rates, Source
+from bench.spark.rows import KEY_BYTES
 from bench.spark.stage import Stage
 from bench.spark.throughput import QUERY_SECONDS_MAX, trigger_seconds
 from bench.workloads import size_text
 from millrace import sync
+from millrace.limits import KIB, MIB
 from millrace.spark.sink.staging import PIECE_BYTES
 
 COLUMNS: Final = ("key", "value", "timestamp")
-BATCH_ROWS: Final = 10_000  # As Spark gives them to a writer, unless told otherwise.
-BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
+BATCH_ROWS: Final = 10_000  # In which Spark gets what it caches.
+BATCH_BYTES_MAX: Final = 16 * MIB
 RATE_FORMAT: Final = "rate-micro-batch"  # Spark's own: as many rows as asked for, in each batch.
-_POOL_BYTES: Final = 64  # Beyond a value: where in the constant it begins.
+POOL_BYTES: Final = 64 * KIB  # Of the constant: where in it a value may begin.
+_STRIDE: Final = 1_009  # From one row to the next.
 _SEED: Final = 40
 
 
@@ -119,14 +123,14 @@ class _Writing:
         return trigger_seconds(query, self._rows)
 
     def _constant_rows(self) -> DataFrame:
-        pool = random.Random(_SEED).randbytes(self._size + _POOL_BYTES).hex()
-        where = f"X'{pool}', CAST(1 + value % {_POOL_BYTES} AS INT)"
+        pool = functions.lit(random.Random(_SEED).randbytes(self._size + POOL_BYTES))
+        first = (functions.col("value") * _STRIDE % POOL_BYTES + 1).cast("int")
         reader = self._stage.spark.readStream.format(RATE_FORMAT).options(
             rowsPerBatch=self._rows, numPartitions=_partitions(self._stage)
         )
-        return reader.load().selectExpr(
-            f"substring({where}, {spark_rows.KEY_BYTES}) AS key",
-            f"substring({where}, {self._size}) AS value",
+        return reader.load().select(
+            functions.substring(pool, first, functions.lit(KEY_BYTES)).alias("key"),
+            functions.substring(pool, first, functions.lit(self._size)).alias("value"),
             "timestamp",
         )
 
@@ -143,7 +147,7 @@ def _cached_rows(stage: Stage, value_bytes: int, rows: int) -> Iterator[DataFram
         batchRows=max(1, min(BATCH_ROWS, BATCH_BYTES_MAX // value_bytes)),
         partitions=_partitions(stage),
     )
-    cached = reader.load().select(*COLUMNS).persist()
+    cached = reader.load().select(*COLUMNS).persist(StorageLevel.MEMORY_ONLY)
     try:
         cached.count()
         yield cached

@@ -287,6 +287,9 @@ def noise(size: int) -> bytes:
 
 NOISE = noise(65_536)
 TINY_NOISE = [NOISE[start : start + 8] for start in range(0, len(NOISE), 8)]
+NEARLY_NOISE = [noise(96)[:90] + bytes(10)] + [
+    NOISE[start : start + 90] + bytes(10) for start in range(0, 60_000, 90)
+]
 
 
 @pytest.mark.parametrize(
@@ -298,6 +301,7 @@ TINY_NOISE = [NOISE[start : start + 8] for start in range(0, len(NOISE), 8)]
         pytest.param([noise(131_072), noise(131_072)[::-1]], False, id="noise that a sample tells"),
         pytest.param([noise(65536), b"water " * 50_000], False, id="the sample decides"),
         pytest.param(TINY_NOISE, True, id="tiny noise"),
+        pytest.param(NEARLY_NOISE, True, id="columns and values save it together"),
     ],
 )
 def test_a_body_is_compressed_when_it_saves_an_eighth(

@@ -136,18 +136,9 @@ def draft_table(table: pa.Table | pa.RecordBatch, compress: bool) -> list[Draft]
     return [
         draft_from_arrow(piece, timestamp_us_default=now, compress=compress)
         for batch in whole.to_batches()
-        for part in _even_parts(batch)
-        for piece in _pieces(part)
+        for first, end in _even_cuts(batch.nbytes, batch.num_rows)
+        for piece in _pieces(batch.slice(first, end - first))
     ]
-
-
-def _even_parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Of about the target size, and of equal length: no full block with a crumb behind it."""
-    rows = batch.num_rows
-    count = max(round(batch.nbytes / BLOCK_BYTES_TARGET), math.ceil(rows / BLOCK_RECORDS_MAX), 1)
-    step = max(1, math.ceil(rows / count))
-    for first in range(0, rows, step):
-        yield batch.slice(first, step)
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -224,18 +215,19 @@ def _sizes(
     return sizes
 
 
-def _rows_per_block(size_bytes: int, count: int) -> int:
-    if not count:
-        return 1
-    return max(1, min(BLOCK_RECORDS_MAX, BLOCK_BYTES_TARGET * count // max(size_bytes, 1)))
+def _even_cuts(size_bytes: int, rows: int) -> Iterator[tuple[int, int]]:
+    """Into blocks of about the target size and of equal length: no crumb behind full blocks."""
+    wanted = max(round(size_bytes / BLOCK_BYTES_TARGET), math.ceil(rows / BLOCK_RECORDS_MAX), 1)
+    count = min(wanted, rows)
+    for number in range(count):
+        yield rows * number // count, rows * (number + 1) // count
 
 
 def _chunks(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Cut records into blocks of about the target size: by their mean size first, and again where
     they are uneven."""
-    step = _rows_per_block(sum(sizes), len(sizes))
-    for first in range(0, len(sizes), step):
-        yield from _halves(sizes, first, min(first + step, len(sizes)))
+    for first, end in _even_cuts(sum(sizes), len(sizes)):
+        yield from _halves(sizes, first, end)
 
 
 def _halves(sizes: Sequence[int], first: int, end: int) -> Iterator[tuple[int, int]]:
