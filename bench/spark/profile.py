@@ -1,9 +1,9 @@
 """How thorough a run of the Spark benchmark is, and when its rounds end."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from bench.progress import progress
 from bench.runner import ROUNDS_MIN
@@ -61,6 +61,24 @@ SPARK_QUICK: Final = SparkProfile(
     latency_records=5,
     latency_seconds_max=10.0,
 )
+
+
+class Cell(Protocol):
+    """One way to read or write, measured in rounds."""
+
+    def round(self, *, is_kept: bool) -> None: ...
+
+
+def measure_in_turns(cells: Sequence[Cell], profile: SparkProfile, *, is_first: bool) -> None:
+    """Of one size: rounds to warm up, then those that count, each begun by another cell."""
+    for _ in range(profile.warm_up_rounds if is_first else 1):
+        for cell in cells:
+            cell.round(is_kept=False)
+    deadline = time.perf_counter() + profile.size_seconds_max
+    for turn in rounds(profile.rounds, deadline):
+        first = turn % len(cells)
+        for cell in [*cells[first:], *cells[:first]]:
+            cell.round(is_kept=True)
 
 
 def rounds(count: int, deadline: float) -> Iterator[int]:

@@ -27,7 +27,7 @@ from bench.peer import PeerFailure
 from bench.progress import progress
 from bench.spark import rows as spark_rows
 from bench.spark.memory import NAME as MEMORY_FORMAT
-from bench.spark.profile import SparkProfile, rounds
+from bench.spark.profile import SparkProfile, measure_in_turns
 from bench.spark.results import Mode, Rates, Source
 from bench.spark.rows import KEY_BYTES
 from bench.spark.stage import Stage
@@ -167,15 +167,4 @@ def measure(stage: Stage, profile: SparkProfile, into: list[Rates]) -> None:
         with _cached_rows(stage, value_bytes, rows) as cached:
             cells = [_Writing(stage, Rates(*kind, value_bytes), rows, cached) for kind in kinds]
             into += [cell.rates for cell in cells]
-            _measure_in_turns(cells, 1 if number else profile.warm_up_rounds, profile)
-
-
-def _measure_in_turns(cells: list[_Writing], warm_up_rounds: int, profile: SparkProfile) -> None:
-    for _ in range(warm_up_rounds):
-        for cell in cells:
-            cell.round(is_kept=False)
-    deadline = time.perf_counter() + profile.size_seconds_max
-    for turn in rounds(profile.rounds, deadline):
-        first = turn % len(cells)
-        for cell in [*cells[first:], *cells[:first]]:
-            cell.round(is_kept=True)
+            measure_in_turns(cells, profile, is_first=number == 0)

@@ -20,7 +20,7 @@ from bench.measure import Sample, cpu_seconds
 from bench.peer import PeerFailure
 from bench.progress import progress
 from bench.spark.memory import NAME as MEMORY_FORMAT
-from bench.spark.profile import SparkProfile, rounds
+from bench.spark.profile import SparkProfile, measure_in_turns
 from bench.spark.results import Mode, Rates, Source
 from bench.spark.stage import FilledLog, Stage, check_rows
 from bench.workloads import size_text
@@ -81,14 +81,7 @@ def measure(stage: Stage, profile: SparkProfile, into: list[Rates]) -> None:
         filled = FilledLog(stage, value_bytes, rows)
         cells = _cells(stage, filled)
         into += [cell.rates for cell in cells]
-        for _ in range(1 if number else profile.warm_up_rounds):
-            for cell in cells:
-                cell.round(is_kept=False)
-        deadline = time.perf_counter() + profile.size_seconds_max
-        for turn in rounds(profile.rounds, deadline):
-            first = turn % len(cells)
-            for cell in [*cells[first:], *cells[:first]]:
-                cell.round(is_kept=True)
+        measure_in_turns(cells, profile, is_first=number == 0)
         filled.delete()
 
 
