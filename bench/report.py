@@ -53,9 +53,10 @@ NOTES: Final = (
     "A star marks a workload that the clock ended before all its records were done.",
 )
 CACHE_FILLED: Final = (
-    "What memory was free was filled with clean pages of the page cache before servers or Spark "
-    "started, and again before each workload of appends and reads (`bench/page_cache.py`): on a "
-    "virtual machine the host may be slow to hand out pages that nobody has touched."
+    "What memory was free was filled with clean pages of the page cache before each workload of "
+    "appends and reads, and before Spark and servers of documents started "
+    "(`bench/page_cache.py`): on a virtual machine the host may be slow to hand out pages that "
+    "nobody has touched."
 )
 
 
