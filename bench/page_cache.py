@@ -25,7 +25,7 @@ from bench.progress import progress
 from millrace.limits import MIB
 
 SECONDS_MAX: Final = 120.0
-WORTH_BYTES: Final = 512 * MIB  # To be mentioned: about as much stays free whatever is filled.
+WORTH_TELLING_BYTES: Final = 2_048 * MIB  # About half of it stays free whatever is filled.
 MEMORY: Final = Path("/proc/meminfo")
 GROUP: Final = Path("/proc/self/cgroup")
 GROUPS: Final = Path("/sys/fs/cgroup")
@@ -43,7 +43,7 @@ class PageCache:
         for _ in self._steps():
             pass
 
-    async def top_up_between(self) -> None:
+    async def top_up_in_turns(self) -> None:
         """Lets the loop hear of an interruption meanwhile."""
         for number, _ in enumerate(self._steps()):
             if number % _STEPS_AT_ONCE == 0:
@@ -54,7 +54,7 @@ class PageCache:
         wanted_bytes = free_bytes()
         if self._bytes_max is not None:
             wanted_bytes = min(wanted_bytes, self._bytes_max - self.filled_bytes)
-        if wanted_bytes > 2 * WORTH_BYTES:
+        if wanted_bytes > WORTH_TELLING_BYTES:
             progress(f"filling the page cache with {wanted_bytes / 2**30:.1f} GiB")
         end = self.filled_bytes + wanted_bytes
         os.ftruncate(self._descriptor, end)

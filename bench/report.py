@@ -54,7 +54,7 @@ NOTES: Final = (
 )
 CACHE_FILLED: Final = (
     "What memory was free was filled with clean pages of the page cache before each workload of "
-    "appends and reads, and before Spark and servers of documents started "
+    "appends and reads, and before Spark and servers of documents started, for two minutes at most "
     "(`bench/page_cache.py`): on a virtual machine the host may be slow to hand out pages that "
     "nobody has touched."
 )

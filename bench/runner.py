@@ -70,7 +70,7 @@ class Runner:
                 peers = await self._start(stack, ack)
                 for workload in mine:
                     if self._profile.is_cache_filled:
-                        await cache.top_up_between()
+                        await cache.top_up_in_turns()
                     share = seconds_left / (len(workloads) - len(results))
                     started = time.perf_counter()
                     results.append(await self._run_workload(workload, peers, share))

@@ -50,7 +50,7 @@ NOTES: Final = (
     "end.",
     "Written is what lies in memory already, into a new log each time: by Spark's sink from "
     "Spark's cache (a stream: cut out of a constant by Spark), and by the plain client, which "
-    "appends Arrow tables of its own one after the other (`append_table`), without Spark. Logs are "
+    "appends Arrow tables of its own (`append_table`), as many at once, without Spark. Logs are "
     "not compressed. What Spark writes is staged and published; the log has every row afterwards.",
     "Trigger: `triggerExecution` of micro-batches of one record, of which there are more when a "
     "trigger begins, so that no source waits for data in it (`maxRecordsPerTrigger=1`). Record to "

@@ -6,8 +6,8 @@ What a source in Python (`memory.py`) costs is no cost of the sink.
 
 1. A batch is timed from the frame to the end of the action: planning and publication count.
 2. A stream is one micro-batch, timed by Spark: `triggerExecution`.
-3. The client appends Arrow tables, one after the other, in one process, about as large as what a
-   task of the sink sends at a time; both write with the log's own `ack`.
+3. The client appends Arrow tables in one process, about as large as what a task of the sink sends
+   at a time, and as many at once as all tasks of the sink do; both write with the log's own `ack`.
 4. A round after which the log does not have every row counts as a failure, not as a fast round.
 5. Logs are not compressed: nobody would gain by it from random values, all would from a constant.
 """
@@ -15,6 +15,7 @@ What a source in Python (`memory.py`) costs is no cost of the sink.
 import random
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final
 
@@ -35,7 +36,7 @@ from bench.spark.throughput import QUERY_SECONDS_MAX, trigger_seconds
 from bench.workloads import size_text
 from millrace import sync
 from millrace.limits import KIB, MIB
-from millrace.spark.sink.staging import PIECE_BYTES
+from millrace.spark.sink.staging import PIECE_BYTES, PIECES_UNDER_WAY_MAX
 
 COLUMNS: Final = ("key", "value", "timestamp")
 BATCH_ROWS: Final = 10_000  # In which Spark gets what it caches.
@@ -95,10 +96,11 @@ class _Writing:
             pa.table(batch.select(COLUMNS))
             for batch in spark_rows.batches(self._size, chunk, 0, self._rows)
         ]
-        started = time.perf_counter()
-        for table in tables:
-            log.append_table(table)
-        return time.perf_counter() - started
+        at_once = _partitions(self._stage) * PIECES_UNDER_WAY_MAX
+        with ThreadPoolExecutor(at_once) as callers:
+            started = time.perf_counter()
+            list(callers.map(log.append_table, tables))
+            return time.perf_counter() - started
 
     def _write_batch(self, log: sync.SyncLog) -> float:
         """Keeps 1."""
