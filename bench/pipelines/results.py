@@ -60,7 +60,9 @@ def targets(run: PipelinesRun) -> list[Target]:
     found = [
         Target(f"{each.workload}: Spark against the client", run.against(each), SHARE_MIN, False)
         for each in run.rows
-        if each.peer not in REFERENCES and each.workload != VIEW and each.peer != SNAPSHOT
+        if each.peer not in (*REFERENCES, SNAPSHOT)
+        and each.workload != VIEW
+        and Mode.UNTOLD_WRITE.value not in each.workload
     ]
     for each in run.measured:
         if each.workload == VIEW and each.peer == KEPT:
@@ -75,6 +77,8 @@ def _writer(rates: Rates) -> str:
 
 
 def _is_beside(measured: Measured, other: Measured) -> bool:
-    """A stream's writes are held against the same appends as a batch's."""
-    name = measured.workload.replace(Mode.STREAM_WRITE.value, Mode.WRITE.value)
+    """All writes of one size are held against the same appends."""
+    name = measured.workload
+    for mode in (Mode.STREAM_WRITE, Mode.UNTOLD_WRITE):
+        name = name.replace(mode.value, Mode.WRITE.value)
     return other.workload == name

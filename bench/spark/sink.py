@@ -10,6 +10,8 @@ What a source in Python (`memory.py`) costs is no cost of the sink.
    at a time, and as many at once as all tasks of the sink do; both write with the log's own `ack`.
 4. A round after which the log does not have every row counts as a failure, not as a fast round.
 5. Logs are not compressed: nobody would gain by it from random values, all would from a constant.
+6. Spark is told how large the rows are (`expect_rows`), as whoever writes small ones is advised to;
+   what it writes untold is measured beside it.
 """
 
 import random
@@ -36,6 +38,7 @@ from bench.spark.throughput import QUERY_SECONDS_MAX, trigger_seconds
 from bench.workloads import size_text
 from millrace import sync
 from millrace.limits import KIB, MIB
+from millrace.spark import expect_rows
 from millrace.spark.sink.staging import PIECE_BYTES, PIECES_UNDER_WAY_MAX
 
 COLUMNS: Final = ("key", "value", "timestamp")
@@ -43,6 +46,7 @@ BATCH_ROWS: Final = 10_000  # In which Spark gets what it caches.
 BATCH_BYTES_MAX: Final = 16 * MIB
 RATE_FORMAT: Final = "rate-micro-batch"  # Spark's own: as many rows as asked for, in each batch.
 POOL_BYTES: Final = 64 * KIB  # Of the constant: where in it a value may begin.
+ROW_MORE_BYTES: Final = KEY_BYTES + 64  # Of a row beside its value.
 _STRIDE: Final = 1_009  # From one row to the next.
 _SEED: Final = 40
 
@@ -60,6 +64,8 @@ class _Writing:
     def round(self, *, is_kept: bool) -> None:
         name = self._stage.new_path("sink").name
         log = self._stage.create_log(name, compression=False)  # Keeps 5.
+        is_told = self.rates.mode is not Mode.UNTOLD_WRITE
+        expect_rows(self._stage.spark, self._size + ROW_MORE_BYTES if is_told else None)  # Keeps 6.
         before = cpu_seconds(self._stage.process_ids)
         seconds = self._ways()[self.rates.mode, self.rates.source](log)
         after = cpu_seconds(self._stage.process_ids)
@@ -78,7 +84,7 @@ class _Writing:
             self.rates.samples.append(sample)
         mark = "" if is_kept else "  (warm-up)"
         progress(
-            f"  {self.rates.mode.value:21}{self.rates.source.value:9}"
+            f"  {self.rates.mode.value:26}{self.rates.source.value:9}"
             f"{sample.records_per_second:12,.0f}/s {sample.megabytes_per_second:9,.1f} MB/s{mark}"
         )
 
@@ -86,6 +92,7 @@ class _Writing:
         return {
             (Mode.WRITE, Source.MILLRACE): self._write_batch,
             (Mode.STREAM_WRITE, Source.MILLRACE): self._write_stream,
+            (Mode.UNTOLD_WRITE, Source.MILLRACE): self._write_batch,
             (Mode.WRITE, Source.CLIENT): self._append,
         }
 
@@ -163,6 +170,7 @@ def measure(stage: Stage, profile: SparkProfile, into: list[Rates]) -> None:
         (Mode.WRITE, Source.CLIENT),
         (Mode.WRITE, Source.MILLRACE),
         (Mode.STREAM_WRITE, Source.MILLRACE),
+        (Mode.UNTOLD_WRITE, Source.MILLRACE),
     ]
     for number, (value_bytes, rows) in enumerate(profile.sizes):
         progress(f"Spark writes {rows:,} records of {size_text(value_bytes)}")

@@ -35,6 +35,7 @@ def run_with(
             Rates(Mode.WRITE, Source.CLIENT, 1024, samples(100, 100)),
             Rates(Mode.WRITE, Source.MILLRACE, 1024, samples(sink, sink)),
             Rates(Mode.STREAM_WRITE, Source.MILLRACE, 1024, samples(sink, sink)),
+            Rates(Mode.UNTOLD_WRITE, Source.MILLRACE, 1024, samples(40, 40)),
         ],
         measured=[
             Measured(CHANGES, CONSUMER, samples(100, 200)),
@@ -63,19 +64,20 @@ def test_a_part_that_failed_is_no_figure() -> None:
     run = run_with()
     run.measured[1].samples.clear()
     assert not targets(run)[2].is_met
-    assert report.rows(run)[4][2:4] == ("failed", "")
+    assert report.rows(run)[5][2:4] == ("failed", "")
 
 
 def test_the_table_holds_each_rate_against_the_client_of_the_same_rounds() -> None:
     shown = {(row[0], row[1]): row[-1] for row in report.rows(run_with())}
     assert shown[CHANGES, STREAM] == "70%"
     assert shown["log, stream write, 1 KiB", "Spark"] == "60%"
+    assert shown["log, batch write, size untold, 1 KiB", "Spark"] == "40%"
     assert shown[CHANGES, CONSUMER] == shown["log, batch write, 1 KiB", "client"] == ""
 
 
 def test_the_record_keeps_every_round() -> None:
     told = json.loads(json.dumps(report.as_json(run_with())))
-    assert [len(each["rounds"]) for each in told["measured"]] == [2, 2, 2, 2, 2, 1, 1, 1]
+    assert [len(each["rounds"]) for each in told["measured"]] == [2, 2, 2, 2, 2, 2, 1, 1, 1]
     assert "| changes of a bucket | Spark, stream | 105 |" in "\n".join(
         report.as_markdown(run_with())
     )

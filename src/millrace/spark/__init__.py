@@ -7,13 +7,15 @@ Python workers imports it.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from millrace.spark.expected_rows import expect_rows
+
 # Now and not on first use: the import system would put the module of this name in its place.
 from millrace.spark.session import session
 
 if TYPE_CHECKING:
     import millrace.spark.progress as progress
 
-__all__ = ["progress", "session"]
+__all__ = ["expect_rows", "progress", "session"]
 
 
 def __getattr__(name: str) -> Any:
