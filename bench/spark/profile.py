@@ -37,10 +37,10 @@ class SparkProfile:
 
 SPARK_FULL: Final = SparkProfile(
     name="full",
-    rows=(2_000_000, 400_000, 40_000),
+    rows=(4_000_000, 400_000, 40_000),
     warm_up_rounds=2,
     rounds=5,
-    size_seconds_max=30.0,
+    size_seconds_max=60.0,
     bursts=8,
     burst_records=10,
     burst_seconds_max=30.0,
