@@ -15,8 +15,10 @@ NOTES: Final = (
     "Medians over interleaved rounds; `vs client` is paired by round. CPU counts this process, "
     "Java, Spark's Python workers and all nodes.",
     "Writes to a log: rows that lie in memory, by Spark's sink and by the client's "
-    "`append_table`. Changes: all of a bucket from the beginning, by the source `millrace-changes` "
-    "and by a `ChangeConsumer` that takes Arrow batches.",
+    "`append_table`. Spark is told how large rows of up to 1 KiB are (`expect_rows`), but for "
+    "`size untold`.",
+    "Changes: all of a bucket from the beginning, by the source `millrace-changes` and by a "
+    "`ChangeConsumer` that takes Arrow batches.",
     "View: documents are written at a fixed rate while the view runs; its rate is what it had "
     "taken in at the end, by the time.",
 )

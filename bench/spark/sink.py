@@ -10,7 +10,7 @@ What a source in Python (`memory.py`) costs is no cost of the sink.
    at a time, and as many at once as all tasks of the sink do; both write with the log's own `ack`.
 4. A round after which the log does not have every row counts as a failure, not as a fast round.
 5. Logs are not compressed: nobody would gain by it from random values, all would from a constant.
-6. Spark is told how large the rows are (`expect_rows`), as whoever writes small ones is advised to;
+6. Spark is told how large rows are if they are small (`expect_rows`), as `docs/spark.md` advises;
    what it writes untold is measured beside it.
 """
 
@@ -47,6 +47,7 @@ BATCH_BYTES_MAX: Final = 16 * MIB
 RATE_FORMAT: Final = "rate-micro-batch"  # Spark's own: as many rows as asked for, in each batch.
 POOL_BYTES: Final = 64 * KIB  # Of the constant: where in it a value may begin.
 ROW_MORE_BYTES: Final = KEY_BYTES + 64  # Of a row beside its value.
+TOLD_BYTES_MAX: Final = 1 * KIB
 _STRIDE: Final = 1_009  # From one row to the next.
 _SEED: Final = 40
 
@@ -64,8 +65,9 @@ class _Writing:
     def round(self, *, is_kept: bool) -> None:
         name = self._stage.new_path("sink").name
         log = self._stage.create_log(name, compression=False)  # Keeps 5.
-        is_told = self.rates.mode is not Mode.UNTOLD_WRITE
-        expect_rows(self._stage.spark, self._size + ROW_MORE_BYTES if is_told else None)  # Keeps 6.
+        is_told = self.rates.mode is not Mode.UNTOLD_WRITE and self._size <= TOLD_BYTES_MAX
+        row_bytes = self._size + ROW_MORE_BYTES
+        expect_rows(self._stage.spark, bytes_max=row_bytes if is_told else None)  # Keeps 6.
         before = cpu_seconds(self._stage.process_ids)
         seconds = self._ways()[self.rates.mode, self.rates.source](log)
         after = cpu_seconds(self._stage.process_ids)
@@ -161,6 +163,7 @@ def _cached_rows(stage: Stage, value_bytes: int, rows: int) -> Iterator[DataFram
         cached.count()
         yield cached
     finally:
+        expect_rows(stage.spark, bytes_max=None)
         cached.unpersist(blocking=True)
 
 
@@ -174,6 +177,8 @@ def measure(stage: Stage, profile: SparkProfile, into: list[Rates]) -> None:
     ]
     for number, (value_bytes, rows) in enumerate(profile.sizes):
         progress(f"Spark writes {rows:,} records of {size_text(value_bytes)}")
+        if value_bytes > TOLD_BYTES_MAX:
+            kinds = [kind for kind in kinds if Mode.UNTOLD_WRITE not in kind]
         with _cached_rows(stage, value_bytes, rows) as cached:
             cells = [_Writing(stage, Rates(*kind, value_bytes), rows, cached) for kind in kinds]
             into += [cell.rates for cell in cells]
