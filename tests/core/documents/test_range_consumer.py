@@ -109,15 +109,54 @@ def test_it_asks_for_its_stream_at_once_and_ends_with_the_snapshot() -> None:
     assert task.machine.place == QueryPlace(A, Seq(23), Seq(23), Seq(23))
 
 
-def test_a_range_that_is_cut_ends_there_and_says_in_which_snapshot() -> None:
-    task = Task(msgspec.structs.replace(WANTED, is_cut=True))
+CUT = msgspec.structs.replace(WANTED, end=Seq(12), is_cut=True)
+
+
+def test_a_range_that_is_cut_ends_before_the_next_change_and_says_in_which_snapshot() -> None:
+    task = Task(CUT)
     task.begin()
-    assert task.snapshot(10, 40, 12, 19, 23) == 2
+    assert task.snapshot(10, 40, 13, 19, 23, 24) == 2
     assert task.machine.phase is RangePhase.DONE
-    assert task.machine.place == QueryPlace(A, Seq(20), Seq(10), Seq(40))
+    assert task.machine.place == QueryPlace(A, Seq(22), Seq(10), Seq(40))
     assert isinstance(task.asked.request, CloseStream)
     assert task.answer(Answered(StreamStatus.OK)) == []
     assert task.machine.phase is RangePhase.DONE
+
+
+def test_a_range_is_cut_by_changes_however_they_come() -> None:
+    task = Task(CUT)
+    task.begin()
+    assert task.snapshot(10, 40, 30) == 1
+    assert task.machine.phase is RangePhase.STREAMING, "beyond its end, with one change of two"
+    task.machine.advanced(Seq(33), 0)
+    assert task.machine.place.seq == 33
+    assert task.machine.took([35], 0)[0] == 1
+    assert task.machine.phase is RangePhase.DONE
+    assert task.machine.place == QueryPlace(A, Seq(35), Seq(10), Seq(40))
+
+
+def test_a_range_that_is_cut_ends_with_its_stream_if_that_has_less() -> None:
+    task = Task(CUT)
+    task.begin()
+    assert task.snapshot(10, 40, 40) == 1
+    task.end()
+    assert task.machine.phase is RangePhase.DONE
+    assert task.machine.place == QueryPlace(A, Seq(40), Seq(40), Seq(40))
+
+
+def test_a_range_that_is_cut_counts_what_it_took_before_its_stream_broke_off() -> None:
+    task = Task(msgspec.structs.replace(CUT, end=Seq(13)))
+    task.begin()
+    assert task.snapshot(10, 40, 11, 12) == 2
+    task.take(task.machine.failed(0, "reset"))
+    task.later()
+    task.answer(got(A, 40))
+    task.take(task.machine.recalled(task.asked.number, [], task.now_ms))
+    assert (task.asked.request.start, task.asked.request.end) == (12, 13)
+    task.begin()
+    assert task.snapshot(12, 40, 20, 21, 22) == 1
+    assert task.machine.phase is RangePhase.DONE
+    assert task.machine.place.seq == 20
 
 
 def test_a_snapshot_that_was_begun_before_is_whole_where_the_next_one_ends() -> None:

@@ -56,7 +56,8 @@ class MasterState(msgspec.Struct, frozen=True):
 
 class PartitionRange(msgspec.Struct, frozen=True):
     """What is to be read of a partition: from its place to `end`, and on to the end of the
-    snapshot unless it is cut there."""
+    snapshot.  If it is cut, no more changes than there are seqs up to `end`: as each change has a
+    seq of its own, that leads to `end` at least."""
 
     partition: PartitionId
     place: QueryPlace

@@ -9,13 +9,13 @@ hands rows on and keeps their keys before it does (`change_ring.py`).
   I1  What was taken is in the ring before the parts are asked for, and before anybody sees it.
   I2  The machine ends where a snapshot does, at or behind the end of its range; in the middle of
       one only where the range is cut, or the snapshot runs away from it (OVERSHOOT_MAX).
+      A range is cut by changes: in a history of which little is left, seqs are no measure.
   I3  What was fetched for an undo is overtaken by the stream: `place` covers all that was taken.
   I4  Of what its master has forgotten below where it begins it says so (`blind_to`): a rollback to
       there would miss it.
   I5  Whatever goes wrong is tried again, later and later, until nothing came for PATIENCE_MS.
 """
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from enum import Enum
 from typing import Final
@@ -105,6 +105,7 @@ class RangeConsumer:
         self.seen = NO_SEQ  # Up to where others handed out in its era.
         self.blind_to = NO_SEQ  # Deletions up to it were forgotten before its stream began.
         self._is_cut = wanted.is_cut
+        self._room = wanted.end - wanted.place.seq  # For changes, if it is cut.
         self._is_doubtful = wanted.is_doubtful
         self._is_sure = not wanted.is_doubtful and wanted.place.seq > NO_SEQ
         self._announced = wanted.place.last
@@ -294,11 +295,11 @@ class RangeConsumer:
             place, announced = self.place.seq, self._announced
             detail = f"{seqs[0]} to {seqs[-1]} came after {place}, in a snapshot up to {announced}"
             return 0, self._broken(detail)
-        count = len(seqs)
-        if self._is_cut and seqs[-1] > self.end:
-            count = bisect_right(seqs, self.end)
-            return count, self._arrived(self.end)
-        return count, self._arrived(Seq(int(seqs[-1])))
+        count = len(seqs) if not self._is_cut else min(len(seqs), self._room)
+        self._room -= count
+        # What lies before the next change is none.
+        at = int(seqs[count]) - 1 if count < len(seqs) else int(seqs[-1])
+        return count, self._arrived(Seq(at))
 
     def advanced(self, seq: Seq, now_ms: int) -> list[RangeEffect]:
         self._now_ms = now_ms
@@ -306,7 +307,7 @@ class RangeConsumer:
             return []
         if seq > self._announced:
             return self._broken(f"{seq} lies beyond the snapshot, up to {self._announced}")
-        return self._arrived(min(seq, self.end) if self._is_cut else seq)
+        return self._arrived(seq)
 
     def ended(self, reason: EndReason, now_ms: int) -> list[RangeEffect]:
         self._now_ms = now_ms
@@ -324,8 +325,7 @@ class RangeConsumer:
         first = seq if seq >= last else place.first
         self.place = msgspec.structs.replace(place, seq=seq, first=first, last=last)
         self._progress_ms = self._now_ms
-        is_far = seq >= self.end + OVERSHOOT_MAX
-        if seq >= self.end and (self._is_cut or is_far):
+        if (self._is_cut and self._room <= 0) or seq >= self.end + OVERSHOOT_MAX:
             self.phase = RangePhase.DONE
             self._number += 1
             return [Ask(self._number, CloseStream(self.number))]

@@ -8,6 +8,7 @@ import msgspec
 from millrace.core.documents import change_ring, range_consumer
 from millrace.core.documents.change_query import MasterState, QueryPlace, Receipt, Settled, settle
 from millrace.core.documents.change_ring import Begin, RingPart, begin
+from millrace.core.documents.document import Seq
 from millrace.core.documents.messages import FailoverLogGot
 from millrace.core.documents.range_consumer import RangeConsumer, RangeEffect, RangePhase
 from millrace.core.documents.rollback import Refuse
@@ -125,3 +126,19 @@ def attempts_that_came_further_are_forgotten(patch: Patch) -> None:
         return Settled(settled.place, is_doubtful, settled.is_told)
 
     patch(query, "settle", sure)
+
+
+@canary
+def a_cut_range_passes_over_a_change(patch: Patch) -> None:
+    """A range that is cut ends at the change it has no room for, and not before it."""
+    real = RangeConsumer.took
+
+    def eager(
+        machine: RangeConsumer, seqs: Sequence[int], now_ms: int
+    ) -> tuple[int, list[RangeEffect]]:
+        count, effects = real(machine, seqs, now_ms)
+        if machine.phase is RangePhase.DONE and count < len(seqs):
+            machine.place = msgspec.structs.replace(machine.place, seq=Seq(int(seqs[count])))
+        return count, effects
+
+    patch(RangeConsumer, "took", eager)

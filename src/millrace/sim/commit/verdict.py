@@ -39,8 +39,8 @@ def _committers(world: "World") -> list[object]:
 
 
 def _unwell(world: "World", record: CommitRecord, stream: StreamRecord) -> str:
-    """A stream has all the replicas again that it should have, and all are open."""
-    if not stream.is_open or _is_asleep(world, record.log):
+    """A stream, closed or not, has all the replicas again that it should have, all of them open."""
+    if _is_asleep(world, record.log):
         return ""
     stream_log = stream_log_of(record.log, stream.stream)
     live = [node for node in world.nodes if node.is_up and not node.is_disk_full]
