@@ -9,7 +9,6 @@ SEEDS_MAX = {"documents": 600}  # Its worlds are small.
 SEEDS_MAX_ELSE = 250
 CAUGHT_LAST_TIME = {  # Tried first, to save time; any other seed of its kind will do.
     "receipts_of_earlier_batches_count": 30562,
-    "a_range_that_is_done_listens": 30768,
     "attempts_that_came_further_are_forgotten": 31807,
     "recovery_keeps_found_blocks_where_they_are": 13,
     "retry_takes_a_new_position": 5,

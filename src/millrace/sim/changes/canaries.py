@@ -109,12 +109,6 @@ def _all_receipts(ring: SimRing, first: int) -> list[Receipt]:
 
 
 @canary
-def a_range_that_is_done_listens(patch: Patch) -> None:
-    """The answer to the end of its stream begins it again."""
-    patch(range_consumer, "OVER", (RangePhase.FAILED,))
-
-
-@canary
 def attempts_that_came_further_are_forgotten(patch: Patch) -> None:
     """Where the least of them came to is taken for all that was handed out."""
 
