@@ -75,6 +75,7 @@ def test_spark_runs_through_the_command_line_and_leaves_nothing_behind(tmp_path:
         ("batch write", "client"),
         ("batch write", "millrace"),
         ("stream write", "millrace"),
+        ("batch write, size untold", "millrace"),
     ]
     for each in spark["writes"]:
         assert [sample["records"] for sample in each["rounds"]] == [3_000, 3_000]
