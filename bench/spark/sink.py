@@ -48,6 +48,12 @@ RATE_FORMAT: Final = "rate-micro-batch"  # Spark's own: as many rows as asked fo
 POOL_BYTES: Final = 64 * KIB  # Of the constant: where in it a value may begin.
 ROW_MORE_BYTES: Final = KEY_BYTES + 64  # Of a row beside its value.
 TOLD_BYTES_MAX: Final = 1 * KIB
+KINDS: Final = (
+    (Mode.WRITE, Source.CLIENT),
+    (Mode.WRITE, Source.MILLRACE),
+    (Mode.STREAM_WRITE, Source.MILLRACE),
+    (Mode.UNTOLD_WRITE, Source.MILLRACE),
+)
 _STRIDE: Final = 1_009  # From one row to the next.
 _SEED: Final = 40
 
@@ -65,9 +71,9 @@ class _Writing:
     def round(self, *, is_kept: bool) -> None:
         name = self._stage.new_path("sink").name
         log = self._stage.create_log(name, compression=False)  # Keeps 5.
-        is_told = self.rates.mode is not Mode.UNTOLD_WRITE and self._size <= TOLD_BYTES_MAX
+        is_told = self.rates.mode is not Mode.UNTOLD_WRITE and _is_told(self._size)
         row_bytes = self._size + ROW_MORE_BYTES
-        expect_rows(self._stage.spark, bytes_max=row_bytes if is_told else None)  # Keeps 6.
+        expect_rows(self._stage.spark, bytes_max=row_bytes if is_told else None)
         before = cpu_seconds(self._stage.process_ids)
         seconds = self._ways()[self.rates.mode, self.rates.source](log)
         after = cpu_seconds(self._stage.process_ids)
@@ -169,17 +175,18 @@ def _cached_rows(stage: Stage, value_bytes: int, rows: int) -> Iterator[DataFram
 
 def measure(stage: Stage, profile: SparkProfile, into: list[Rates]) -> None:
     """All sizes; what was measured is in `into`, also when a later size fails."""
-    kinds = [
-        (Mode.WRITE, Source.CLIENT),
-        (Mode.WRITE, Source.MILLRACE),
-        (Mode.STREAM_WRITE, Source.MILLRACE),
-        (Mode.UNTOLD_WRITE, Source.MILLRACE),
-    ]
     for number, (value_bytes, rows) in enumerate(profile.sizes):
         progress(f"Spark writes {rows:,} records of {size_text(value_bytes)}")
-        if value_bytes > TOLD_BYTES_MAX:
-            kinds = [kind for kind in kinds if Mode.UNTOLD_WRITE not in kind]
         with _cached_rows(stage, value_bytes, rows) as cached:
-            cells = [_Writing(stage, Rates(*kind, value_bytes), rows, cached) for kind in kinds]
+            cells = [
+                _Writing(stage, Rates(*kind, value_bytes), rows, cached)
+                for kind in KINDS
+                if _is_told(value_bytes) or Mode.UNTOLD_WRITE not in kind
+            ]
             into += [cell.rates for cell in cells]
             measure_in_turns(cells, profile, is_first=number == 0)
+
+
+def _is_told(value_bytes: int) -> bool:
+    """Keeps 6."""
+    return value_bytes <= TOLD_BYTES_MAX
