@@ -75,6 +75,7 @@ CAUGHT_LAST_TIME = {  # Tried first, to save time; any other seed of its kind wi
     "a_takeover_before_it_has_all": 10681,
     "seqs_go_on_from_what_was_seen": 349,
     "failover_without_a_quorum": 45,
+    "a_deposed_master_is_not_waited_for": 25,
     "orders_of_earlier_terms_are_taken": 9,
     "a_replica_acknowledges_seqs": 15,
     "every_change_ends_a_snapshot": 16,

@@ -38,8 +38,9 @@ def failover(
         bool,
         typer.Option(
             "--force",
-            help="Even if too few copies answer to know what was acknowledged: those that do not "
-            "answer are given up, and what they alone have is lost.",
+            help="Even if too few copies answer to know what was acknowledged, or the master "
+            "before does not say that it stopped: those that do not answer are given up, and what "
+            "they alone have is lost.",
         ),
     ] = False,
     yes: YesOption = False,

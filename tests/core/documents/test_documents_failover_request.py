@@ -17,6 +17,7 @@ from millrace.core.documents.failover_request import (
 from millrace.core.documents.map import BucketAttributes, BucketRecord, Seat
 from millrace.core.documents.placement import Copies
 from millrace.core.documents.tending import Tended, fail_over
+from millrace.core.documents.watching import PATIENCE_MS
 from millrace.types import NO_NODE, NodeId
 from tests.core.documents.seat_cluster import NAME, SeatCluster, nodes
 
@@ -26,6 +27,7 @@ OLD, NEW = FailoverId(0xA1), FailoverId(0xB2)
 BEFORE = Seat(2, OLD, A, (B,))
 FENCED = Seat(3, OLD, NO_NODE, (B, A))
 PROMOTED = Seat(4, NEW, B, (A,))
+STILL_SERVES = CannotReason.STILL_SERVES
 STUCK = {P0: CannotFailOver(CannotReason.TOO_FEW_ANSWERS, "only nodes 2 are")}
 
 
@@ -124,9 +126,82 @@ def test_a_node_that_lives_is_no_master_any_more_though_it_has_the_most() -> Non
     cluster.write(3)
     done = carried_out(cluster, wish(cluster, A))
     assert done.state is FailoverState.DONE
-    cluster.tend()  # The usual round tells the node that hangs, when it listens.
     assert cluster.serving() == [B]
     assert len(cluster.copy(B).changes) == 10
+
+
+def deaf_master(cluster: SeatCluster) -> NodeId:
+    """It answers its clients and keeps its lease, and the keeper does not reach it."""
+    master = cluster.seat().active
+    cluster.nodes[master].is_up = False
+    return master
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_nobody_else_is_promoted_while_the_master_before_may_serve(is_named: bool) -> None:
+    cluster = three_copies()
+    request = wish(cluster, deaf_master(cluster) if is_named else NO_NODE)
+    deaf_master(cluster)
+    for _ in range(3):
+        waits = carried_out(cluster, request)
+        assert waits.is_open and "has not said that it stopped" in waits.detail
+        assert cluster.tend(after_ms=PATIENCE_MS).plan.stuck[P0].reason is STILL_SERVES
+    assert cluster.seat().active == NO_NODE
+    cluster.nodes[A].is_live = False
+    assert carried_out(cluster, request).state is FailoverState.DONE
+    assert cluster.serving() == [B]
+
+
+def test_the_wish_fails_when_the_master_before_stays_deaf() -> None:
+    cluster = three_copies()
+    request = wish(cluster, deaf_master(cluster))
+    first = carried_out(cluster, request)
+    cluster.now_ms += GIVE_UP_MS + 1
+    late = carried_out(cluster, msgspec.structs.replace(first, begun_ms=1))
+    assert late.state is FailoverState.FAILED and "node 1, its master before" in late.detail
+
+
+def test_the_master_before_is_told_when_it_listens_again() -> None:
+    cluster = three_copies()
+    carried_out(cluster, wish(cluster, deaf_master(cluster)))
+    cluster.nodes[A].is_up = True
+    cluster.tend()
+    assert cluster.serving() == [B]
+
+
+def test_force_does_without_the_master_before() -> None:
+    cluster = three_copies()
+    forced = wish(cluster, deaf_master(cluster), is_forced=True)
+    assert carried_out(cluster, forced).state is FailoverState.DONE
+    assert cluster.serving() == [B]
+
+
+def test_a_master_before_that_lost_its_disk_serves_nothing() -> None:
+    cluster = three_copies()
+    carried_out(cluster, wish(cluster, deaf_master(cluster)))
+    cluster.nodes[A].restart(is_clean=False, is_wiped=True)
+    cluster.tend()
+    assert cluster.serving() == [B]
+
+
+def test_a_master_before_that_came_to_life_since_is_waited_for() -> None:
+    """Its lease was over when the round began, and it serves again under another one."""
+    cluster = three_copies()
+    request = wish(cluster, NO_NODE)
+    cluster.nodes[A].is_live = False
+    round = cluster.tending()
+    cluster.nodes[A].is_live = True
+    deaf_master(cluster)
+    tended = cluster.play(fail_over(NAME, round, left_of(request, cluster.record)))
+    assert tended.plan.stuck[P0].reason is STILL_SERVES
+
+
+def test_all_masters_of_a_node_that_is_left_out_are_deposed() -> None:
+    cluster = SeatCluster([Copies(A, (B,)), Copies(A, (C,))])
+    cluster.tend()
+    cluster.replicate()
+    carried_out(cluster, wish(cluster, A))  # Asks for partition 0 alone.
+    assert cluster.serving(0) == [B] and cluster.serving(1) == [C]
 
 
 def test_without_enough_copies_it_waits_and_with_force_it_does_not() -> None:

@@ -46,6 +46,7 @@ class PromoteReason(Enum):
 
 class CannotReason(Enum):
     WAITING = "waiting"  # For holders that live and have not answered.
+    STILL_SERVES = "still_serves"  # The master before lives, and may not know that it was deposed.
     TOO_FEW_ANSWERS = "too_few_answers"
     UNDO_PENDING = "undo_pending"
     ALL_LOST = "all_lost"

@@ -87,9 +87,9 @@ def _is_left(seat: Seat, id: FailoverId, without: NodeId) -> bool:
 
 
 def leave_out(around: Surroundings, node: NodeId) -> Surroundings:
-    """As if the node were dead: its seats are fenced, and what it has does not count."""
-    live, usable = around.live - {node}, around.usable - {node}
-    return Surroundings(live, usable, around.locations, around.left_out | {node})
+    """Its seats are fenced, and what it has does not count."""
+    usable, left_out = around.usable - {node}, around.left_out | {node}
+    return msgspec.structs.replace(around, usable=usable, left_out=left_out)
 
 
 def judge(

@@ -39,6 +39,7 @@ class Seat(msgspec.Struct, frozen=True):
     pending: NodeId = NO_NODE  # It is being moved there.
     is_handover: bool = False  # The active one is told to be dead, for the pending one.
     founded: int = 0  # The term of its first master; 0: there was none yet.
+    deposed: NodeId = NO_NODE  # Was the master until an operator's wish, and may not know it yet.
 
     @property
     def holders(self) -> tuple[NodeId, ...]:

@@ -15,6 +15,8 @@ seat alone: whoever is the keeper can say it, again if need be.
   I3  The id stays only in a takeover, after the master before was DEAD in the term of the handover,
       and when a handover is undone.
   I4  A seat whose id is 0 never had a master: nothing can be lost.
+  I5  A master that lives serves until it hears of another term.  So one that was deposed is named
+      in the fenced seat: nobody is promoted before it has heard, or its lease is over.
 """
 
 from collections.abc import Iterable
@@ -75,10 +77,10 @@ def fenced(seat: Seat, is_unused: bool = False) -> Seat:
 
 
 def deposed(seat: Seat) -> Seat:
-    """As `fenced`, but of equals any other is preferred to the master before."""
+    """As `fenced`, of a master that may live and serve.  Of equals any other is preferred to it."""
     after = fenced(seat)
     others = tuple(node for node in after.replicas if node != seat.active)
-    return msgspec.structs.replace(after, replicas=(*others, seat.active))
+    return msgspec.structs.replace(after, replicas=(*others, seat.active), deposed=seat.active)
 
 
 def promoted(seat: Seat, node: NodeId, id: FailoverId, is_founded_anew: bool = False) -> Seat:

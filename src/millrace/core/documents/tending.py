@@ -87,8 +87,9 @@ def _around_now(
 ) -> Procedure[Surroundings | Failure]:
     """Keeps I1."""
     stood = dict(enumerate(known))
-    masters = {seat.active for at, seat in enumerate(record.seats) if stood.get(at) != seat}
-    missing = masters - around.live - around.left_out - {NO_NODE}
+    changed = [seat for at, seat in enumerate(record.seats) if stood.get(at) != seat]
+    masters = {node for seat in changed for node in (seat.active, seat.deposed)}
+    missing = masters - around.live - {NO_NODE}
     if not missing:
         return around
     view: ClusterView | Failure = yield ListNodes()

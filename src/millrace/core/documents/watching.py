@@ -8,6 +8,7 @@ differs is put right, and what an earlier keeper left unfinished looks like any 
 |----------------------------------------------------------|---------------------------------------|
 | a node has heard of a higher term                        | the term is raised above it           |
 | the master's node is gone, lost the partition, unclean   | the seat is fenced                    |
+| an operator wants to do without the master's node        | it is deposed (I3)                    |
 | a fenced seat                                            | a master is chosen (`failing_over.py`)|
 | somebody pending, and nobody moves the partition         | undone                                |
 | a node is not what the seat says                         | it is told                            |
@@ -19,6 +20,8 @@ differs is put right, and what an earlier keeper left unfinished looks like any 
       that a seat calls master has had its copy, and its lease, since before.
   I2  A copy is dropped, and a replica leaves, only when those that stay have all that the master
       had when this was first wanted: until then a failover may need it.
+  I3  A seat gets no master while the one that an operator deposed may serve its clients still: it
+      lives, and has not said that it heard.  Only force does without its word.
 """
 
 from collections import Counter
@@ -28,11 +31,18 @@ from typing import Final
 import msgspec
 
 from millrace.core.documents.document import FailoverId, PartitionId, PartitionState, Seq
-from millrace.core.documents.failing_over import CannotFailOver, Promote, PromoteReason, decide
+from millrace.core.documents.failing_over import (
+    CannotFailOver,
+    CannotReason,
+    Promote,
+    PromoteReason,
+    decide,
+)
 from millrace.core.documents.map import BucketRecord, Seat
 from millrace.core.documents.rebalance import Move
 from millrace.core.documents.seats import (
     copies_counted,
+    deposed,
     fenced,
     is_chosen,
     is_doubtful,
@@ -58,13 +68,18 @@ NO_COPIES: Final[CopiesSeen] = {}
 
 
 class Surroundings(msgspec.Struct, frozen=True):
-    """`usable` nodes live, and may get copies.  Those that are `left_out` may live, and an operator
-    wants to do without them."""
+    """`usable` nodes live, and may get copies.  An operator wants to do without those that are
+    `left_out`: they are told what was decided, and have no say in it."""
 
     live: frozenset[NodeId]
     usable: frozenset[NodeId]
     locations: Locations = {}
     left_out: frozenset[NodeId] = frozenset()
+
+    @property
+    def heard(self) -> frozenset[NodeId]:
+        """Whose word counts."""
+        return self.live - self.left_out
 
 
 class Plan(msgspec.Struct):
@@ -112,7 +127,7 @@ class BucketWatch:
             change = None if number in moving else _passed(seat, copies)
             if change is None and seat.active == NO_NODE:
                 force = number in forced
-                answer = self._choose(record, number, around, copies, now_ms, force)
+                answer = self._choose(record, number, around, hosted, copies, now_ms, force)
                 change = _promotion(seat, answer, ids)
                 if isinstance(answer, CannotFailOver):
                     plan.stuck[number] = answer
@@ -181,18 +196,25 @@ class BucketWatch:
         record: BucketRecord,
         number: PartitionId,
         around: Surroundings,
+        hosted: Hosted,
         copies: CopiesSeen,
         now_ms: int,
         force: bool,
     ) -> Promote | CannotFailOver:
         seat = record.seat(number)
+        if not force and _may_serve(seat, around, hosted, copies):
+            detail = (
+                f"node {seat.deposed}, its master before, lives and has not said that it stopped: "
+                "it is waited for until its lease is over, unless forced"
+            )
+            return CannotFailOver(CannotReason.STILL_SERVES, detail)
         answered = {node for node, copy in copies.items() if copy.term == seat.term}
-        silent = ((set(seat.holders) | self._hosts[number]) & around.live) - answered
+        silent = ((set(seat.holders) | self._hosts[number]) & around.heard) - answered
         waited_ms = now_ms - self._fenced_since_ms[(number, seat.term)]
         if waited_ms >= self._patience_ms:
             silent = set()
-        live = {node: copy for node, copy in copies.items() if node in around.live}
-        return decide(seat, copies_counted(seat, record.attributes), live, silent, force)
+        heard = {node: copy for node, copy in copies.items() if node in around.heard}
+        return decide(seat, copies_counted(seat, record.attributes), heard, silent, force)
 
     def _is_gone(self, node: NodeId, now_ms: int) -> bool:
         since_ms = self._missed_since_ms.get(node)
@@ -279,6 +301,16 @@ def _is_master_settled(seat: Seat, copies: CopiesSeen) -> bool:
     return is_active and is_settled(seat, seat.active, master)
 
 
+def _may_serve(seat: Seat, around: Surroundings, hosted: Hosted, copies: CopiesSeen) -> bool:
+    """Whether the master that was deposed may not know it yet.  Keeps I3."""
+    if seat.deposed not in around.live:
+        return False
+    copy = copies.get(seat.deposed)
+    if copy is not None:
+        return copy.term < seat.term
+    return seat.deposed not in hosted or not hosted[seat.deposed].is_warm
+
+
 def _passed(seat: Seat, copies: CopiesSeen) -> SeatChange | None:
     highest = max((copy.term for copy in copies.values()), default=0)
     if highest <= seat.term:
@@ -300,6 +332,8 @@ def _trouble(
     seat: Seat, around: Surroundings, hosted: Hosted, copies: CopiesSeen, is_moving: bool
 ) -> SeatChange | None:
     """What makes a seat with a master another one."""
+    if seat.active in around.left_out:
+        return SeatChange(seat, deposed(seat), SeatReason.OPERATOR)
     if seat.active not in around.live:
         return SeatChange(seat, fenced(seat), SeatReason.MASTER_GONE)
     bucket = hosted.get(seat.active)

@@ -282,6 +282,12 @@ def failover_without_a_quorum(patch: Patch) -> None:
 
 
 @canary
+def a_deposed_master_is_not_waited_for(patch: Patch) -> None:
+    """An operator's failover is done while the master before serves its clients."""
+    patch(watching, "_may_serve", lambda seat, around, hosted, copies: False)
+
+
+@canary
 def seats_are_written_without_comparing(patch: Patch) -> None:
     """Of two keepers the later one wins."""
     perform = Driver.perform

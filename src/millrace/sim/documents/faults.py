@@ -350,8 +350,15 @@ class DocumentsNemesis(Striker[DocumentsTrouble]):
         return True
 
     def _fail_over(self) -> bool:
+        """Also away from a master that the keeper does not reach, and clients do."""
         keeper = self._rng.choice(self._world.keepers)
         if not keeper.is_up:
             return False
-        keeper.fail_over(self._any_seat()[0])
+        number, seat = self._any_seat()
+        if seat.active != NO_NODE and self._is_chance(0.5):
+            master = self._world.node(seat.active)
+            self._cut([(keeper, master)], self._deposed_us, 2 * self._deposed_us)
+            for at in range(RUSHES):
+                self._world.schedule.after(at * self._deposed_us, self._rush, number, master)
+        keeper.fail_over(number)
         return True

@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from millrace.core.documents.document import FailoverId, PartitionId
 from millrace.core.documents.failing_over import CannotFailOver, CannotReason
+from millrace.core.documents.failover_request import leave_out
 from millrace.core.documents.moving import Moved, NotMoved, move
 from millrace.core.documents.rebalance import Move, choose_moves
 from millrace.core.documents.settling import NotChanged
@@ -19,6 +22,7 @@ from millrace.core.procedure import ClusterView, DeadlinePassed, Failure, ListNo
 from millrace.sim.driver import Driver
 from millrace.sim.process import Process
 from millrace.sim.schedule import MS, SECOND
+from millrace.types import NO_NODE
 
 if TYPE_CHECKING:
     from millrace.sim.documents.world import DocumentsWorld
@@ -114,10 +118,20 @@ class KeeperProcess(Process):
             self.world.count("keeper.forced")
 
     def fail_over(self, number: PartitionId) -> None:
+        """Another master, or, by chance, any but the one that it has."""
+        is_named = self.rng.random() < 0.3
+        without = self.world.record.seat(number).active if is_named else NO_NODE
+
         def viewed(view: ClusterView | Failure) -> None:
-            if not isinstance(view, Failure):
-                procedure = fail_over(self.world.record.name, self._round(view), (number,))
-                self._driver.start(self._until_late(procedure), lambda _: None, TEND_US)
+            if isinstance(view, Failure):
+                return
+            round = self._round(view)
+            if without != NO_NODE:
+                around = leave_out(round.around, without)
+                round = msgspec.structs.replace(round, around=around)
+                self.world.count("keeper.left_out")
+            procedure = fail_over(self.world.record.name, round, (number,))
+            self._driver.start(self._until_late(procedure), lambda _: None, TEND_US)
 
         self._driver.perform(ListNodes(), viewed)
 

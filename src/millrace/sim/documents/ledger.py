@@ -274,9 +274,16 @@ class DocumentsLedger:
             if new.id != old.id and new.active != NO_NODE:
                 self._promoted(PartitionId(at), old, new)
 
+    def _was_wiped(self, number: NodeId, partition: PartitionId) -> bool:
+        """After it had answered the keeper, which will notice, and choose again."""
+        node = self._world.node(number)
+        return not node.is_up and (self._world.record.id, partition) not in node.disk.partitions
+
     def _promoted(self, number: PartitionId, old: Seat, new: Seat) -> None:
         self._world.count("promoted")
         self._world.nemesis.saw_promotion(self._world.node(new.active))
+        if self._was_wiped(new.active, number):
+            return
         needed = majority(copies_counted(old, self._world.record.attributes))
         for durable in self.durable.get(number, ()):
             if durable.is_excused or self.has(new.active, durable.change):
