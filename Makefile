@@ -26,19 +26,32 @@ $(STAMP): requirements.lock pyproject.toml
 demo: $(STAMP) ## Five nodes, a million records counted by Spark, one node killed: prove nothing was lost
 	$(BIN)/python -m millrace.demo
 
-# Tests without processes, time limits and measurements share the cores; the others get them one
-# after the other.
+# Tests without processes share the cores.  So do those that wait for processes most of their time,
+# beside those of Spark's own cluster; the longest are begun first.  What has a time limit that a
+# busy machine could break is marked `alone`.  What measures, and the simulator, which uses both
+# cores itself, come last.
 QUIET := $(addprefix tests/,client codec conformance core meta runtime scenario server tidy) tests/sim/test_canaries.py
+WAITING := $(addprefix tests/,spark/logs docs bench/test_bench_spark_run.py integration spark cli)
 
 # What writes and follows runs on a master with two workers, as with users who have more than one
 # machine; the rest of Spark's tests in one process.
 STANDALONE := $(addprefix tests/spark/,buckets changes pipelines sink)
+ELSEWHERE := $(addprefix --ignore=,$(STANDALONE))
 
 .PHONY: test
 test: check ## Run every test
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(QUIET)
+	$(MAKE) --jobs 2 test-standalone test-waiting
+	$(BIN)/python -m pytest -m alone $(WAITING) $(ELSEWHERE)
+	$(BIN)/python -m pytest $(addprefix --ignore=,$(QUIET) $(WAITING))
+
+.PHONY: test-standalone
+test-standalone: $(STAMP)
 	$(BIN)/python -m pytest --spark standalone $(STANDALONE)
-	$(BIN)/python -m pytest $(addprefix --ignore=,$(QUIET) $(STANDALONE))
+
+.PHONY: test-waiting
+test-waiting: $(STAMP)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'not alone' $(WAITING) $(ELSEWHERE)
 
 .PHONY: explore
 explore: $(STAMP) ## Run the property tests with examples that nobody has seen

@@ -8,6 +8,7 @@ import pytest
 
 from millrace.cli.main import run
 from millrace.local import LocalCluster
+from millrace.local.cluster import fresh_process
 from tests.cli.commands import Command, Ran
 
 
@@ -31,8 +32,10 @@ def alone(
         lines = tmp_path / "stdin"
         lines.write_bytes(stdin)
         capfd.readouterr()
-        with lines.open() as file:
-            monkeypatch.setattr(sys, "stdin", file)
+        with lines.open() as file, monkeypatch.context() as patch:
+            # Nodes of `millrace dev` are what the next command takes for such.
+            patch.setattr(LocalCluster, "launch", staticmethod(fresh_process))
+            patch.setattr(sys, "stdin", file)
             code = run(arguments)
         return Ran(code, *capfd.readouterr())
 

@@ -15,6 +15,8 @@ import pytest
 from millrace.local import LocalCluster
 from tests.cli.commands import SOURCES, Command, start_process
 
+pytestmark = pytest.mark.alone
+
 WAIT_S = 30
 
 

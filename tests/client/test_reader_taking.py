@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -103,6 +103,15 @@ def test_so_does_one_without_await() -> None:
     assert seen == [1, 2, 3, 4]
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Whoever started the tests in the background had interrupts ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_wait_takes_nothing_with_it() -> None:
     given = Given()
     reader = SyncReader(run(made(given)))

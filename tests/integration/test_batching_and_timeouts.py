@@ -14,6 +14,8 @@ from millrace.types import Lsn
 from tests.support.clusters import MakeCluster, connected, described_by, run, whole_chain
 from tests.support.load import read_all
 
+pytestmark = pytest.mark.alone
+
 TIMEOUT_MS = 1_000
 PATIENCE_S = 8.0  # A second, and time for a busy machine.
 

@@ -13,6 +13,8 @@ from millrace.local import LocalCluster
 from millrace.types import NodeId
 from tests.support.clusters import MakeCluster, connected, run
 
+pytestmark = pytest.mark.alone
+
 SOON_S = 10.0
 LARGE = bytes(400 * 1024)
 

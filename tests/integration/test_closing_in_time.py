@@ -11,6 +11,8 @@ from millrace.local import LocalCluster
 from millrace.types import NodeId
 from tests.support.clusters import MakeCluster, connected, eventually, kill, run
 
+pytestmark = pytest.mark.alone
+
 LARGE = bytes(400 * 1024)
 CLOSE_MS = 300
 SOON_S = 4.0  # Short, and time for a busy machine; far below the 30 s that an append has.

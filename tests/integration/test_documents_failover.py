@@ -78,6 +78,7 @@ def test_the_bucket_goes_on_when_the_node_with_the_metadata_returns(
     run(body(make_cluster(3)))
 
 
+@pytest.mark.alone
 def test_whoever_waits_for_a_majority_hears_of_the_masters_death(
     make_cluster: MakeCluster,
 ) -> None:

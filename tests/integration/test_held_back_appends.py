@@ -10,6 +10,8 @@ from millrace.local import LocalCluster
 from millrace.types import Record
 from tests.support.clusters import MakeCluster, connected, kill, run, start
 
+pytestmark = pytest.mark.alone
+
 HELD_BACK_MS = 12_000  # By then the sequencer tries again every eight seconds, or less often.
 SOON_S = 4.0
 

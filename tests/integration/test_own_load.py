@@ -3,10 +3,14 @@
 import asyncio
 import random
 
+import pytest
+
 from millrace.limits import MIB
 from millrace.local import LocalCluster
 from millrace.types import Record
 from tests.support.clusters import connected, run
+
+pytestmark = pytest.mark.alone
 
 
 def test_hundreds_of_readers_of_one_large_block(calm_cluster: LocalCluster) -> None:

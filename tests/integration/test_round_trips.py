@@ -1,9 +1,13 @@
 """What an append and a read cost, counted where the requests leave (C7)."""
 
+import pytest
+
 from millrace.local import LocalCluster
 from millrace.runtime.conditions import TransportCounters
 from millrace.types import Record
 from tests.support.clusters import connected, run
+
+pytestmark = pytest.mark.alone
 
 TIMES = 25
 

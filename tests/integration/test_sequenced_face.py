@@ -278,6 +278,7 @@ def test_a_description_of_a_sequenced_log(calm_cluster: LocalCluster) -> None:
     run(body())
 
 
+@pytest.mark.alone
 def test_a_description_in_time_with_what_is_known(make_cluster: MakeCluster) -> None:
     async def body(cluster: LocalCluster) -> None:
         async with connected(cluster) as client:

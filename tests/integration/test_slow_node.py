@@ -5,6 +5,8 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 
+import pytest
+
 from millrace.client import Client, Log, Reader
 from millrace.core.reading.settings import SequencedReadSettings
 from millrace.core.reading.slow_nodes import SlowNodeSettings
@@ -12,6 +14,8 @@ from millrace.local import LocalCluster
 from millrace.lsn import lsn_of
 from millrace.types import Epoch, Gap
 from tests.support.clusters import MakeCluster, connected, eventually, run
+
+pytestmark = pytest.mark.alone
 
 VALUES = [b"v" * 1_000] * 500
 BLOCKS = 400  # 200 MB.
@@ -84,12 +88,12 @@ async def filled(client: Client) -> Log:
 
 
 async def find_slow(reader: Reader, blocks_max: int) -> None:
-    """Read until the slow node is found to be one."""
+    """Read until the slow node is found to be one; another may really be slow for a moment."""
     for _ in range(blocks_max):
         await take(reader, 1)
         if VICTIM in listed(reader):
-            break
-    assert listed(reader) == {VICTIM}, reader.explain()
+            return
+    raise AssertionError(reader.explain())
 
 
 async def throughput_kept(cluster: LocalCluster, log: Log) -> float:

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -43,6 +44,27 @@ PORT_RUNS_MAX = 64
 _port_runs = itertools.count(random.randrange(len(PORTS)), 200)  # 200: three for each node.
 
 
+class NodeProcess(Protocol):
+    """What a cluster has to know of a process that it started."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """None while it runs."""
+
+
+def fresh_process(file: Path, log: Path) -> NodeProcess:
+    """The node of a configuration file, as `millrace node run` starts it."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "millrace", "node", "run", str(file)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # Ctrl-C in a terminal must not reach the nodes.
+        )
+
+
 class LocalNode(msgspec.Struct):
     """One node: where it is and, while it runs, which process it is."""
 
@@ -60,10 +82,12 @@ class _State(msgspec.Struct):
 
 
 class LocalCluster:
+    launch: Callable[[Path, Path], NodeProcess] = staticmethod(fresh_process)
+
     def __init__(self, folder: Path, state: _State) -> None:
         self.folder = folder
         self._state = state
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._processes: dict[int, NodeProcess] = {}
 
     @classmethod
     def create(
@@ -270,14 +294,7 @@ class LocalCluster:
         temporary.replace(self.folder / STATE_FILE)
 
     def _spawn(self, node: LocalNode) -> None:
-        with self._log_file(node).open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "millrace", "node", "run", str(self._file(node))],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C in a terminal must not reach the nodes.
-            )
+        process = self.launch(self._file(node), self._log_file(node))
         node.pid = process.pid
         self._processes[node.id] = process
 
