@@ -26,11 +26,11 @@ $(STAMP): requirements.lock pyproject.toml
 demo: $(STAMP) ## Five nodes, a million records counted by Spark, one node killed: prove nothing was lost
 	$(BIN)/python -m millrace.demo
 
-# Tests without processes share the cores.  So do those that wait for processes most of their time,
-# beside those of Spark's own cluster; the longest are begun first.  What has a time limit that a
-# busy machine could break is marked `alone`.  What measures, and the simulator, which uses both
-# cores itself, come last.
+# Tests without processes share the cores, and so do those that wait for processes most of their
+# time; the longest are begun first.  Simulated worlds get what Spark's own cluster leaves of the
+# cores.  What measures, or has a time limit that a busy machine could break, is marked `alone`.
 QUIET := $(addprefix tests/,client codec conformance core meta runtime scenario server tidy) tests/sim/test_canaries.py
+WORLDS := $(addprefix tests/sim/,test_seeds.py test_documents_worlds.py test_changes_worlds.py)
 WAITING := $(addprefix tests/,spark/logs docs bench/test_bench_spark_run.py integration spark cli)
 
 # What writes and follows runs on a master with two workers, as with users who have more than one
@@ -41,17 +41,18 @@ ELSEWHERE := $(addprefix --ignore=,$(STANDALONE))
 .PHONY: test
 test: check ## Run every test
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(QUIET)
-	$(MAKE) --jobs 2 test-standalone test-waiting
-	$(BIN)/python -m pytest -m alone $(WAITING) $(ELSEWHERE)
-	$(BIN)/python -m pytest $(addprefix --ignore=,$(QUIET) $(WAITING))
+	$(MAKE) --jobs 2 test-standalone test-worlds
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'not alone' $(WAITING) $(ELSEWHERE)
+	$(BIN)/python -m pytest -m alone $(WORLDS) $(WAITING) $(ELSEWHERE)
+	$(BIN)/python -m pytest $(addprefix --ignore=,$(QUIET) $(WORLDS) $(WAITING))
 
 .PHONY: test-standalone
 test-standalone: $(STAMP)
 	$(BIN)/python -m pytest --spark standalone $(STANDALONE)
 
-.PHONY: test-waiting
-test-waiting: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'not alone' $(WAITING) $(ELSEWHERE)
+.PHONY: test-worlds
+test-worlds: $(STAMP)
+	nice -n 19 $(BIN)/python -m pytest -m 'not alone' $(WORLDS)
 
 .PHONY: explore
 explore: $(STAMP) ## Run the property tests with examples that nobody has seen

@@ -10,6 +10,8 @@ from millrace.cli.waiting import waited_for
 from millrace.local import LocalCluster
 from tests.cli.commands import Command, start_process
 
+pytestmark = pytest.mark.alone
+
 WAIT_S = 30
 
 

@@ -71,6 +71,7 @@ def rewinds(reader: Reader) -> dict[str, int]:
     return counted
 
 
+@pytest.mark.alone
 def test_one_copy_crosses_the_network(five: LocalCluster) -> None:
     async def body() -> None:
         async with connected(five) as client:
@@ -116,6 +117,7 @@ def blocks_read(cluster: LocalCluster) -> list[float]:
     ]
 
 
+@pytest.mark.alone
 def test_one_death_is_one_rewind_and_no_gap(five: LocalCluster) -> None:
     async def body() -> None:
         async with connected(five) as client:

@@ -37,6 +37,7 @@ async def drained(parts: AsyncIterator[Record | pa.RecordBatch | Gap]) -> int:
     return count
 
 
+@pytest.mark.alone
 def test_each_wait_of_an_iteration_is_bounded(calm_cluster: LocalCluster) -> None:
     async def body() -> None:
         async with connected(calm_cluster) as client:

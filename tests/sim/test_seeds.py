@@ -82,6 +82,7 @@ def is_fast() -> bool:
     return speed >= EVENTS_PER_CPU_SECOND_MIN * processor
 
 
+@pytest.mark.alone
 def test_the_simulator_is_fast() -> None:
     """Measured in time of the processor, without the garbage of the tests before, and again if it
     was slow: a processor that shares its core with another is, for a while.  On one that is slow

@@ -3,7 +3,8 @@
 A node that `millrace node run` starts spends a second of processor time on imports, and tests
 start thousands.  A forked one is as much a process of its own, with its own session, files and
 signals, and runs the same command; how a node starts from nothing is tested by the commands that
-do (`tests/cli`, the demo, the printed sessions).
+do (`tests/cli`, the demo, the printed sessions).  Others do not know it for a node by its command
+line: `LocalCluster.open` needs one from `fresh_process`.
 
 The nursery ends with the process that uses it, and takes what is left of its nodes along.
 """
@@ -32,12 +33,17 @@ class NurseryProcess:
         self.pid = pid
         self._pidfd = pidfd
         self._is_over = False
+        self._turn = threading.Lock()
 
     def poll(self) -> int | None:
-        if not self._is_over and select.select([self._pidfd], [], [], 0)[0]:
-            self._is_over = True
-            os.close(self._pidfd)
-        return 0 if self._is_over else None
+        with self._turn:
+            if not self._is_over:
+                ended = select.poll()
+                ended.register(self._pidfd, select.POLLIN)
+                if ended.poll(0):
+                    self._is_over = True
+                    os.close(self._pidfd)
+            return 0 if self._is_over else None
 
 
 class Nursery:
@@ -49,12 +55,13 @@ class Nursery:
 
     def launch(self, file: Path, log: Path) -> NurseryProcess:
         with self._turn:
-            if self._socket is None:
-                self._socket = self._start()
-            self._socket.sendall(f"{file}\0{log}\n".encode())
-            told, descriptors, _, _ = socket.recv_fds(self._socket, 64, 1)
-        if not told:
-            raise RuntimeError("the process that forks the nodes of tests is gone")
+            used = self._socket or self._start()
+            self._socket = None  # One that was interrupted would answer the next.
+            used.sendall(f"{file}\0{log}\n".encode())
+            told, descriptors, _, _ = socket.recv_fds(used, 64, 1)
+            if not told:
+                raise RuntimeError("the process that forks the nodes of tests is gone")
+            self._socket = used
         return NurseryProcess(int(told), descriptors[0])
 
     def _start(self) -> socket.socket:
@@ -143,9 +150,9 @@ def _load() -> None:
     import millrace.server.run  # noqa: F401
 
     del os.environ["OPENBLAS_NUM_THREADS"]
-    threads = {file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")}
-    more = threads - {Path("/proc/self/comm").read_text().strip(), *FORKABLE}
-    assert not more, f"threads of {more} before anything was forked"
+    others = (each for each in Path("/proc/self/task").iterdir() if each.name != str(os.getpid()))
+    threads = {(each / "comm").read_text().strip() for each in others} - set(FORKABLE)
+    assert not threads, f"threads of {threads} before anything was forked"
     gc.collect()
     gc.freeze()  # Else each node would copy the pages of all objects when it looks for garbage.
 

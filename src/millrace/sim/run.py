@@ -142,6 +142,8 @@ REQUIRED_OF_DOCUMENTS = (
     "durable.majority_and_persist_on_master",
     "durable.persist_to_majority",
     "durable.excused",
+    "keeper.left_out",
+    "keeper.still_serves",
     "stale_master.change",
     "promoted.in_a_snapshot",
     "undo.begun",

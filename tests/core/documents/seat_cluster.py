@@ -116,6 +116,8 @@ class Node:
 
     def answer(self, message: Message) -> Message:
         match message:
+            case _ if not self.is_warm:
+                return Refused(Refusal.NOT_READY)
             case DescribeBuckets(0):
                 return BucketsDescribed((self._bucket(()),) if self.cas else ())
             case DescribeBuckets(_, partitions):

@@ -1,14 +1,17 @@
 """What becomes of an operator's wish for other masters, round by round of the keeper."""
 
+from functools import partial
+
 import msgspec
 import pytest
 
-from millrace.core.documents.document import FailoverId, PartitionId
+from millrace.core.documents.document import FailoverId, PartitionId, PartitionState
 from millrace.core.documents.failing_over import CannotFailOver, CannotReason
 from millrace.core.documents.failover_request import (
     GIVE_UP_MS,
     FailoverRequest,
     FailoverState,
+    around_usual,
     ask_for,
     judge,
     leave_out,
@@ -16,8 +19,12 @@ from millrace.core.documents.failover_request import (
 )
 from millrace.core.documents.map import BucketAttributes, BucketRecord, Seat
 from millrace.core.documents.placement import Copies
-from millrace.core.documents.tending import Tended, fail_over
+from millrace.core.documents.seats import handing_over, moved, with_pending
+from millrace.core.documents.settling import with_seats
+from millrace.core.documents.tending import Tended, Tending, fail_over, tend
 from millrace.core.documents.watching import PATIENCE_MS
+from millrace.core.messages.documents import SetPartitions
+from millrace.core.procedure import Answer, Ask, Failure, FailureKind, ReadBucket
 from millrace.types import NO_NODE, NodeId
 from tests.core.documents.seat_cluster import NAME, SeatCluster, nodes
 
@@ -27,7 +34,6 @@ OLD, NEW = FailoverId(0xA1), FailoverId(0xB2)
 BEFORE = Seat(2, OLD, A, (B,))
 FENCED = Seat(3, OLD, NO_NODE, (B, A))
 PROMOTED = Seat(4, NEW, B, (A,))
-STILL_SERVES = CannotReason.STILL_SERVES
 STUCK = {P0: CannotFailOver(CannotReason.TOO_FEW_ANSWERS, "only nodes 2 are")}
 
 
@@ -101,12 +107,21 @@ def test_only_some_of_many_troubles_are_told() -> None:
 
 def carried_out(cluster: SeatCluster, request: FailoverRequest) -> FailoverRequest:
     """As the keeper does it, once."""
+    return half_round(cluster, cluster.tending(), request)[0]
+
+
+def half_round(
+    cluster: SeatCluster, usual: Tending, request: FailoverRequest
+) -> tuple[FailoverRequest, Tending]:
+    """The wish, and the usual round as it is to be after that."""
     left = left_of(request, cluster.record)
-    usual = cluster.tending(forced=left if request.is_forced else ())
-    round = msgspec.structs.replace(usual, around=leave_out(usual.around, request.without))
-    tended = cluster.play(fail_over(NAME, round, left))
+    around = leave_out(usual.around, request.without)
+    round = msgspec.structs.replace(usual, around=around, forced=left if request.is_forced else ())
+    tended = cluster.play(fail_over(NAME, round, partial(left_of, request)))
     assert isinstance(tended, Tended)
-    return judge(request, tended.record, tended.plan.stuck, cluster.now_ms)
+    stuck = tended.plan.stuck
+    after = msgspec.structs.replace(usual, around=around_usual(usual.around, request, stuck))
+    return judge(request, tended.record, stuck, cluster.now_ms), after
 
 
 def three_copies() -> SeatCluster:
@@ -145,8 +160,8 @@ def test_nobody_else_is_promoted_while_the_master_before_may_serve(is_named: boo
     for _ in range(3):
         waits = carried_out(cluster, request)
         assert waits.is_open and "has not said that it stopped" in waits.detail
-        assert cluster.tend(after_ms=PATIENCE_MS).plan.stuck[P0].reason is STILL_SERVES
-    assert cluster.seat().active == NO_NODE
+        cluster.tend(after_ms=PATIENCE_MS)
+        assert cluster.seat().active == A, "nobody could take its place"
     cluster.nodes[A].is_live = False
     assert carried_out(cluster, request).state is FailoverState.DONE
     assert cluster.serving() == [B]
@@ -163,10 +178,108 @@ def test_the_wish_fails_when_the_master_before_stays_deaf() -> None:
 
 def test_the_master_before_is_told_when_it_listens_again() -> None:
     cluster = three_copies()
-    carried_out(cluster, wish(cluster, deaf_master(cluster)))
+    request = carried_out(cluster, wish(cluster, deaf_master(cluster)))
     cluster.nodes[A].is_up = True
-    cluster.tend()
+    assert carried_out(cluster, request).state is FailoverState.DONE
     assert cluster.serving() == [B]
+
+
+def lose_orders(cluster: SeatCluster, node: NodeId, count: int = 1_000_000) -> None:
+    """The next so many that are sent to it."""
+    ask = cluster.ask
+    left = iter(range(count))
+
+    def asked(each: Ask) -> Answer:
+        is_order = each.node == node and isinstance(each.message, SetPartitions)
+        if is_order and next(left, None) is not None:
+            return Failure(FailureKind.TIMED_OUT, "lost")
+        return ask(each)
+
+    cluster.ask = asked  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("without", [NO_NODE, A])
+@pytest.mark.parametrize("state", [PartitionState.ACTIVE, PartitionState.REPLICA])
+def test_a_deposed_master_that_answers_has_to_answer_in_the_term(
+    without: NodeId, state: PartitionState
+) -> None:
+    """Whatever it was: an order to be the master may be on its way to it."""
+    cluster = three_copies()
+    cluster.copy(A).state = state
+    lose_orders(cluster, A)
+    for _ in range(3):
+        carried_out(cluster, wish(cluster, without))
+        cluster.tend(after_ms=PATIENCE_MS)
+    assert cluster.seat().active == NO_NODE and cluster.seat().deposed == A
+
+
+def test_a_deposed_master_is_waited_for_in_a_raised_term_too() -> None:
+    cluster = three_copies()
+    lose_orders(cluster, A)
+    carried_out(cluster, wish(cluster, A))
+    cluster.copy(B).term += 5
+    for _ in range(2):
+        cluster.tend(after_ms=PATIENCE_MS)
+    assert cluster.seat().active == NO_NODE
+
+
+def test_a_node_that_was_to_be_left_out_is_not_chosen_because_it_answers_late() -> None:
+    cluster = three_copies()
+    cluster.write(3)  # It has the most.
+    lose_orders(cluster, A, 6)
+    request, usual = half_round(cluster, cluster.tending(), wish(cluster, A))
+    assert request.is_open
+    cluster.ask = cluster.__class__.ask.__get__(cluster)  # type: ignore[method-assign]
+    cluster.play(tend(NAME, usual))
+    assert cluster.serving() == [B]
+    assert carried_out(cluster, request).state is FailoverState.DONE
+
+
+def test_a_master_that_is_loading_its_documents_serves_nothing() -> None:
+    cluster = three_copies()
+    request = wish(cluster, A)
+    cluster.nodes[A].restart(is_clean=False)
+    cluster.nodes[A].is_warm = False
+    assert carried_out(cluster, request).state is FailoverState.DONE
+    assert cluster.serving() == [B]
+
+
+def test_force_waits_for_whoever_lives_and_may_have_what_a_majority_acknowledged() -> None:
+    cluster = three_copies()
+    cluster.write(3)
+    cluster.flush()
+    cluster.stream(C, P0, 100)
+    request = wish(cluster, deaf_master(cluster), is_forced=True)
+    lose_orders(cluster, C, 1)
+    assert carried_out(cluster, request).state is FailoverState.DONE
+    assert cluster.serving() == [C]
+    assert cluster.acknowledged <= set(cluster.copy(C).changes)
+
+
+@pytest.mark.parametrize("is_forced", [False, True])
+def test_a_wish_ends_also_while_the_partition_is_moved(is_forced: bool) -> None:
+    """The one who moves it tells nobody of the fence."""
+    cluster = three_copies()
+    usual = cluster.tending(moving=lambda: frozenset({P0}))
+    assert half_round(cluster, usual, wish(cluster, A, is_forced))[0].state is FailoverState.DONE
+    assert cluster.seat().active == B
+
+
+def test_a_master_that_a_move_has_made_meanwhile_stays() -> None:
+    cluster = three_copies()
+    request = wish(cluster, A)
+
+    def moved_now(effect: object) -> None:
+        if isinstance(effect, ReadBucket) and cluster.seat().active == A:
+            handed = handing_over(with_pending(cluster.seat(), B))
+            after = moved(handed, B, (C, A))
+            cluster.record = with_seats(cluster.record, {P0: after})
+            cluster.version += 1
+
+    id = cluster.seat().id
+    cluster.on_effect = moved_now
+    carried_out(cluster, request)
+    assert (cluster.seat().active, cluster.seat().id) == (B, id)
 
 
 def test_force_does_without_the_master_before() -> None:
@@ -178,30 +291,36 @@ def test_force_does_without_the_master_before() -> None:
 
 def test_a_master_before_that_lost_its_disk_serves_nothing() -> None:
     cluster = three_copies()
-    carried_out(cluster, wish(cluster, deaf_master(cluster)))
+    lose_orders(cluster, A)
+    request = carried_out(cluster, wish(cluster, A))
+    assert cluster.seat().active == NO_NODE
     cluster.nodes[A].restart(is_clean=False, is_wiped=True)
-    cluster.tend()
+    assert carried_out(cluster, request).state is FailoverState.DONE
     assert cluster.serving() == [B]
 
 
-def test_a_master_before_that_came_to_life_since_is_waited_for() -> None:
+@pytest.mark.parametrize("without", [NO_NODE, A])
+def test_a_master_before_that_came_to_life_since_is_waited_for(without: NodeId) -> None:
     """Its lease was over when the round began, and it serves again under another one."""
     cluster = three_copies()
-    request = wish(cluster, NO_NODE)
+    request = wish(cluster, without)
     cluster.nodes[A].is_live = False
     round = cluster.tending()
     cluster.nodes[A].is_live = True
-    deaf_master(cluster)
-    tended = cluster.play(fail_over(NAME, round, left_of(request, cluster.record)))
-    assert tended.plan.stuck[P0].reason is STILL_SERVES
+    lose_orders(cluster, A)
+    half_round(cluster, round, request)
+    assert cluster.seat().active == NO_NODE
+    cluster.nodes[A].is_up = False
+    half_round(cluster, round, request)
+    assert cluster.seat().active == NO_NODE
 
 
-def test_all_masters_of_a_node_that_is_left_out_are_deposed() -> None:
+def test_masters_that_nobody_asked_about_stay() -> None:
     cluster = SeatCluster([Copies(A, (B,)), Copies(A, (C,))])
     cluster.tend()
     cluster.replicate()
     carried_out(cluster, wish(cluster, A))  # Asks for partition 0 alone.
-    assert cluster.serving(0) == [B] and cluster.serving(1) == [C]
+    assert cluster.serving(0) == [B] and cluster.serving(1) == [A]
 
 
 def test_without_enough_copies_it_waits_and_with_force_it_does_not() -> None:

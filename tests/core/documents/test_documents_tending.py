@@ -77,7 +77,7 @@ def test_and_after_an_operators_failover_in_the_same_round() -> None:
     round = cluster.tending()
     cluster.nodes[A].is_live = True
     before = cluster.record
-    cluster.play(fail_over(NAME, round, ()))
+    cluster.play(fail_over(NAME, round, lambda record: ()))
     cluster.play(tend(NAME, round))
     assert cluster.record == before
 
@@ -230,7 +230,7 @@ def test_an_operator_can_force_it() -> None:
     cluster.nodes[A].stop()
     cluster.nodes[B].stop()
     cluster.tend()
-    cluster.play(fail_over(NAME, cluster.tending(forced=(P0,)), (P0,)))
+    cluster.play(fail_over(NAME, cluster.tending(forced=(P0,)), lambda record: (P0,)))
     assert cluster.serving() == [C]
 
 
@@ -240,13 +240,13 @@ def test_an_operator_can_have_another_master_though_the_first_one_lives() -> Non
     cluster.stream(B, P0, 100)
     cluster.copy(A).has_undo = True  # It cannot be chosen itself.
     before = cluster.seat().id
-    cluster.play(fail_over(NAME, cluster.tending(), (P0,)))
+    cluster.play(fail_over(NAME, cluster.tending(), lambda record: (P0,)))
     assert cluster.serving() == [B] and cluster.seat().id != before
 
 
 def test_of_equals_an_operator_gets_another_master() -> None:
     cluster = three_copies()
-    cluster.play(fail_over(NAME, cluster.tending(), (P0,)))
+    cluster.play(fail_over(NAME, cluster.tending(), lambda record: (P0,)))
     assert cluster.serving() == [B]
 
 
@@ -254,7 +254,7 @@ def test_a_master_that_has_more_than_the_others_stays_what_an_operator_names_no_
     cluster = three_copies()
     before = cluster.seat().id
     cluster.write(2)
-    cluster.play(fail_over(NAME, cluster.tending(), (P0,)))
+    cluster.play(fail_over(NAME, cluster.tending(), lambda record: (P0,)))
     assert cluster.serving() == [A] and cluster.seat().id != before
 
 

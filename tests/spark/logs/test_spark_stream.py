@@ -141,6 +141,7 @@ def test_a_log_that_appears_later_is_read_from_its_start(
     assert {row.log for row in pipeline.frame().select("log").distinct().collect()} == {late.name}
 
 
+@pytest.mark.alone
 def test_an_idle_query_costs_next_to_nothing(
     spark: SparkSession, calm_cluster: LocalCluster, log: sync.SyncLog, tmp_path: Path
 ) -> None:

@@ -78,6 +78,7 @@ def test_a_sealed_log_that_was_read_needs_nobody(
     reader.stop()
 
 
+@pytest.mark.alone
 def test_a_task_says_that_nobody_serves_it(
     make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +127,7 @@ def take_positions(cluster: LocalCluster, count: int) -> None:
     workers.run(take())
 
 
+@pytest.mark.alone
 def test_positions_lost_with_their_sequencer_are_the_end_of_a_batch(
     make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

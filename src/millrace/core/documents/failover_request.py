@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from millrace.core.documents.document import FailoverId, PartitionId
-from millrace.core.documents.failing_over import CannotFailOver
+from millrace.core.documents.failing_over import CannotFailOver, CannotReason
 from millrace.core.documents.map import BucketRecord, Seat
 from millrace.core.documents.watching import Surroundings
 from millrace.types import NO_NODE, NodeId
@@ -90,6 +90,15 @@ def leave_out(around: Surroundings, node: NodeId) -> Surroundings:
     """Its seats are fenced, and what it has does not count."""
     usable, left_out = around.usable - {node}, around.left_out | {node}
     return msgspec.structs.replace(around, usable=usable, left_out=left_out)
+
+
+def around_usual(
+    around: Surroundings, request: FailoverRequest, stuck: Mapping[PartitionId, CannotFailOver]
+) -> Surroundings:
+    """For the usual round, after one for the wish: while a deposed master is waited for, it shall
+    not be chosen again because it answers now."""
+    is_awaited = any(why.reason is CannotReason.STILL_SERVES for why in stuck.values())
+    return leave_out(around, request.without) if is_awaited else around
 
 
 def judge(

@@ -82,15 +82,18 @@ class NotChanged(msgspec.Struct, frozen=True):
 def describe(
     nodes: Iterable[NodeId], bucket: int, partitions: Sequence[PartitionId] = ()
 ) -> Procedure[dict[NodeId, HostedBucket]]:
-    """What those have that answer; a node that does not know the bucket has nothing of it."""
+    """What those have that answer; a node that does not know the bucket has nothing of it, and one
+    that is not warm serves nothing yet."""
     asked = tuple(dict.fromkeys(nodes))
     request = DescribeBuckets(bucket, tuple(partitions))
     answers = yield from ask_all([Ask(node, request, DESCRIBE_TIMEOUT_MS) for node in asked])
-    return {
-        node: of_bucket(answer, bucket)
-        for node, answer in zip(asked, answers, strict=True)
-        if isinstance(answer, BucketsDescribed)
-    }
+    hosted: dict[NodeId, HostedBucket] = {}
+    for node, answer in zip(asked, answers, strict=True):
+        if isinstance(answer, BucketsDescribed):
+            hosted[node] = of_bucket(answer, bucket)
+        elif isinstance(answer, Refused) and answer.reason is Refusal.NOT_READY:
+            hosted[node] = HostedBucket(bucket, NO_STATE_CAS, is_warm=False, is_serving=False)
+    return hosted
 
 
 def of_bucket(described: BucketsDescribed, bucket: int) -> HostedBucket:
@@ -216,9 +219,11 @@ def settle(
         orders: dict[NodeId, list[PartitionOrder]] = {}
         for node, bucket in hosted.items():
             found = find_partition(hosted, node, partition)
+            if not bucket.is_warm:
+                continue
             if is_settled(seat, node, found):
                 settled.add(node)
-            elif bucket.is_warm and not is_doubtful(seat, node, found):
+            elif not is_doubtful(seat, node, found):
                 orders[node] = [order_for(record, partition, node, found)]
         answers = yield from send_orders(record, hosted, orders)
         settled |= {node for node, answer in answers.items() if isinstance(answer, PartitionsSet)}

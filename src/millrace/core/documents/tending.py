@@ -3,6 +3,8 @@
 I1  The record is read before the nodes are asked, and before a master is taken for dead
     (`watching.py`, I1): it may have come to life since the round began, and serve.
 I2  At most PASSES_MAX looks: what then is left waits for the next round.
+I3  A master that lives and does not answer is not deposed unless forced: it would serve on, and
+    nobody could be promoted in its place.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -23,7 +25,7 @@ from millrace.core.documents.settling import (
     is_current,
     send_orders,
 )
-from millrace.core.documents.watching import BucketWatch, Plan, Surroundings
+from millrace.core.documents.watching import BucketWatch, Plan, Surroundings, still_serves
 from millrace.core.messages.documents import (
     BucketsDescribed,
     DescribeBuckets,
@@ -130,26 +132,45 @@ def _pass(record: BucketRecord, round: Tending) -> Procedure[Tended | NotChanged
 
 
 def fail_over(
-    name: str, round: Tending, chosen: Collection[PartitionId]
+    name: str, round: Tending, choose: Callable[[BucketRecord], Collection[PartitionId]]
 ) -> Procedure[Tended | NotChanged]:
-    """An operator wants other masters of these partitions; those that have none get one.  With the
-    partitions in `round.forced` at any price."""
+    """An operator wants other masters of the partitions that are chosen by the record as it stands;
+    those that have none get one.  With the partitions in `round.forced` at any price.  Keeps I3."""
     read: tuple[BucketRecord | None, int] | Failure = yield ReadBucket(name)
     if isinstance(read, Failure):
         return NotChanged(f"the repository does not answer: {read.detail}")
     record = read[0]
     if record is None:
         return NotChanged(f"there is no bucket {name!r}", is_outdated=True)
+    seats = {number: record.seat(number) for number in choose(record)}
+    deaf = yield from _deaf(record, {seat.active for seat in seats.values()})
+    if isinstance(deaf, Failure):
+        return NotChanged(f"the repository does not answer: {deaf.detail}")
+    stay = {n for n, seat in seats.items() if seat.active in deaf and n not in round.forced}
     changes = {
         number: SeatChange(seat, deposed(seat), SeatReason.OPERATOR)
-        for number in chosen
-        if number < len(record.seats) and (seat := record.seat(number)).active != NO_NODE
+        for number, seat in seats.items()
+        if seat.active != NO_NODE and number not in stay
     }
     if changes:
         changed = yield from change_seats(name, changes)
         if isinstance(changed, NotChanged):
             return changed
-    return (yield from tend(name, round))
+    tended = yield from tend(name, round)
+    if isinstance(tended, Tended):
+        tended.plan.stuck.update({number: still_serves(seats[number].active) for number in stay})
+    return tended
+
+
+def _deaf(record: BucketRecord, masters: set[NodeId]) -> Procedure[frozenset[NodeId] | Failure]:
+    """Those that live, and do not answer."""
+    asked = masters - {NO_NODE}
+    described = yield from describe(sorted(asked), record.id)
+    silent = asked - described.keys()
+    if not silent:
+        return frozenset()
+    view: ClusterView | Failure = yield ListNodes()
+    return view if isinstance(view, Failure) else frozenset(silent & view.live)
 
 
 def find_held(nodes: Iterable[NodeId]) -> Procedure[dict[NodeId, frozenset[int]]]:

@@ -8,7 +8,6 @@ differs is put right, and what an earlier keeper left unfinished looks like any 
 |----------------------------------------------------------|---------------------------------------|
 | a node has heard of a higher term                        | the term is raised above it           |
 | the master's node is gone, lost the partition, unclean   | the seat is fenced                    |
-| an operator wants to do without the master's node        | it is deposed (I3)                    |
 | a fenced seat                                            | a master is chosen (`failing_over.py`)|
 | somebody pending, and nobody moves the partition         | undone                                |
 | a node is not what the seat says                         | it is told                            |
@@ -42,7 +41,6 @@ from millrace.core.documents.map import BucketRecord, Seat
 from millrace.core.documents.rebalance import Move
 from millrace.core.documents.seats import (
     copies_counted,
-    deposed,
     fenced,
     is_chosen,
     is_doubtful,
@@ -151,8 +149,8 @@ class BucketWatch:
         seen = by_partition(hosted)
         for at, seat in enumerate(record.seats):
             number = PartitionId(at)
-            if number in besides:
-                continue
+            if number in besides and seat.active != NO_NODE:
+                continue  # Whoever moves it tells them; of a fenced one nobody else would.
             copies = seen.get(number, NO_COPIES)
             for node in dict.fromkeys((*seat.holders, *copies)):
                 copy = copies.get(node)
@@ -203,18 +201,18 @@ class BucketWatch:
     ) -> Promote | CannotFailOver:
         seat = record.seat(number)
         if not force and _may_serve(seat, around, hosted, copies):
-            detail = (
-                f"node {seat.deposed}, its master before, lives and has not said that it stopped: "
-                "it is waited for until its lease is over, unless forced"
-            )
-            return CannotFailOver(CannotReason.STILL_SERVES, detail)
+            return still_serves(seat.deposed)
         answered = {node for node, copy in copies.items() if copy.term == seat.term}
         silent = ((set(seat.holders) | self._hosts[number]) & around.heard) - answered
         waited_ms = now_ms - self._fenced_since_ms[(number, seat.term)]
         if waited_ms >= self._patience_ms:
             silent = set()
         heard = {node: copy for node, copy in copies.items() if node in around.heard}
-        return decide(seat, copies_counted(seat, record.attributes), heard, silent, force)
+        counted = copies_counted(seat, record.attributes)
+        answer = decide(seat, counted, heard, silent)
+        if not force or isinstance(answer, Promote) or answer.reason is CannotReason.WAITING:
+            return answer
+        return decide(seat, counted, heard, force=True)
 
     def _is_gone(self, node: NodeId, now_ms: int) -> bool:
         since_ms = self._missed_since_ms.get(node)
@@ -301,6 +299,14 @@ def _is_master_settled(seat: Seat, copies: CopiesSeen) -> bool:
     return is_active and is_settled(seat, seat.active, master)
 
 
+def still_serves(node: NodeId) -> CannotFailOver:
+    detail = (
+        f"node {node}, its master before, lives and has not said that it stopped: it is waited for "
+        "until its lease is over, unless forced"
+    )
+    return CannotFailOver(CannotReason.STILL_SERVES, detail)
+
+
 def _may_serve(seat: Seat, around: Surroundings, hosted: Hosted, copies: CopiesSeen) -> bool:
     """Whether the master that was deposed may not know it yet.  Keeps I3."""
     if seat.deposed not in around.live:
@@ -308,7 +314,7 @@ def _may_serve(seat: Seat, around: Surroundings, hosted: Hosted, copies: CopiesS
     copy = copies.get(seat.deposed)
     if copy is not None:
         return copy.term < seat.term
-    return seat.deposed not in hosted or not hosted[seat.deposed].is_warm
+    return seat.deposed not in hosted  # One that lost its copy, or is loading it, serves nothing.
 
 
 def _passed(seat: Seat, copies: CopiesSeen) -> SeatChange | None:
@@ -332,8 +338,6 @@ def _trouble(
     seat: Seat, around: Surroundings, hosted: Hosted, copies: CopiesSeen, is_moving: bool
 ) -> SeatChange | None:
     """What makes a seat with a master another one."""
-    if seat.active in around.left_out:
-        return SeatChange(seat, deposed(seat), SeatReason.OPERATOR)
     if seat.active not in around.live:
         return SeatChange(seat, fenced(seat), SeatReason.MASTER_GONE)
     bucket = hosted.get(seat.active)

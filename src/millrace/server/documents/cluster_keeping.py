@@ -24,6 +24,7 @@ from millrace.core.documents.document import FailoverId, PartitionId
 from millrace.core.documents.failing_over import CannotFailOver
 from millrace.core.documents.failover_request import (
     FailoverRequest,
+    around_usual,
     judge,
     leave_out,
     left_of,
@@ -161,7 +162,7 @@ class ClusterKeeping:
             lambda: frozenset(watched.moves),
             is_rebalancing=is_rebalancing,
         )
-        await self._fail_over(record, round)
+        round = await self._fail_over(record, round)
         tended = await self._run(tend(record.name, round), TEND_TIMEOUT_MS)
         if not isinstance(tended, Tended):
             detail = tended.detail if isinstance(tended, NotChanged) else "it took too long"
@@ -175,24 +176,25 @@ class ClusterKeeping:
             wanted = self._rested(watched, tended.plan.moves)
             self._begin(tended.record, watched, choose_moves(wanted, running, tended.record.seats))
 
-    async def _fail_over(self, record: BucketRecord, usual: Tending) -> None:
-        """What an operator asked for.  The usual round comes after it: that tells masters before of
-        what was decided without them."""
+    async def _fail_over(self, record: BucketRecord, usual: Tending) -> Tending:
+        """What an operator asked for; the usual round as it is to be after it."""
         request, version = await self._directory.read_failover(record.name)
         if request is None or not request.is_open:
-            return
+            return usual
         left = left_of(request, record)
         round = msgspec.structs.replace(
             usual,
             around=leave_out(usual.around, request.without),
             forced=left if request.is_forced else (),
         )
-        tended = await self._run(fail_over(record.name, round, left), TEND_TIMEOUT_MS)
+        procedure = fail_over(record.name, round, partial(left_of, request))
+        tended = await self._run(procedure, TEND_TIMEOUT_MS)
         if isinstance(tended, Tended):
             record, stuck = tended.record, tended.plan.stuck
         else:
             stuck = {}
         await self._judge_failover(record, request, stuck, version)
+        return msgspec.structs.replace(usual, around=around_usual(usual.around, request, stuck))
 
     async def _judge_failover(
         self, record: BucketRecord, request: FailoverRequest, stuck: Stuck, version: int

@@ -355,10 +355,19 @@ class DocumentsNemesis(Striker[DocumentsTrouble]):
         if not keeper.is_up:
             return False
         number, seat = self._any_seat()
-        if seat.active != NO_NODE and self._is_chance(0.5):
-            master = self._world.node(seat.active)
-            self._cut([(keeper, master)], self._deposed_us, 2 * self._deposed_us)
-            for at in range(RUSHES):
-                self._world.schedule.after(at * self._deposed_us, self._rush, number, master)
+        if seat.active != NO_NODE and self._is_chance(0.3):
+            self._deafen(number, self._world.node(seat.active))
         keeper.fail_over(number)
         return True
+
+    def saw_deposition(self, number: PartitionId, node: "DocumentsNode") -> None:
+        """Nobody has told it yet: perhaps it will not be heard of for a while."""
+        if not self._is_stopped and self._is_chance(0.5):
+            self._deafen(number, node)
+
+    def _deafen(self, number: PartitionId, master: "DocumentsNode") -> None:
+        """Keepers do not reach it, and clients do."""
+        cut = [(keeper, master) for keeper in self._world.keepers]
+        self._cut(cut, self._deposed_us, 2 * self._deposed_us)
+        for at in range(RUSHES):
+            self._world.schedule.after(at * self._deposed_us // 2, self._rush, number, master)

@@ -130,7 +130,7 @@ class KeeperProcess(Process):
                 around = leave_out(round.around, without)
                 round = msgspec.structs.replace(round, around=around)
                 self.world.count("keeper.left_out")
-            procedure = fail_over(self.world.record.name, round, (number,))
+            procedure = fail_over(self.world.record.name, round, lambda record: (number,))
             self._driver.start(self._until_late(procedure), lambda _: None, TEND_US)
 
         self._driver.perform(ListNodes(), viewed)

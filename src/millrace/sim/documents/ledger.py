@@ -273,11 +273,15 @@ class DocumentsLedger:
                 raise Violation("seat", f"partition {at}: the term of {new} is not above {old}")
             if new.id != old.id and new.active != NO_NODE:
                 self._promoted(PartitionId(at), old, new)
+            if new.deposed not in (NO_NODE, old.deposed):
+                node = self._world.node(new.deposed)
+                self._world.nemesis.saw_deposition(PartitionId(at), node)
 
     def _was_wiped(self, number: NodeId, partition: PartitionId) -> bool:
         """After it had answered the keeper, which will notice, and choose again."""
         node = self._world.node(number)
-        return not node.is_up and (self._world.record.id, partition) not in node.disk.partitions
+        is_on_disk = (self._world.record.id, partition) in node.disk.partitions
+        return not is_on_disk and node.partition(partition) is None
 
     def _promoted(self, number: PartitionId, old: Seat, new: Seat) -> None:
         self._world.count("promoted")
