@@ -27,9 +27,10 @@ demo: $(STAMP) ## Five nodes, a million records counted by Spark, one node kille
 	$(BIN)/python -m millrace.demo
 
 # Tests without processes share the cores, and so do those that wait for processes most of their
-# time; the longest are begun first.  Simulated worlds get what Spark's own cluster leaves of the
-# cores.  What measures, or has a time limit that a busy machine could break, is marked `alone`.
-QUIET := $(addprefix tests/,client codec conformance core meta runtime scenario server tidy) tests/sim/test_canaries.py
+# time; the longest are begun first.  The simulator gets what these and Spark's own cluster leave of
+# the cores.  What measures, or has a time limit that a busy machine could break, is marked `alone`.
+QUIET := $(addprefix tests/,client codec conformance core meta runtime scenario server tidy)
+CANARIES := tests/sim/test_canaries.py
 WORLDS := $(addprefix tests/sim/,test_seeds.py test_documents_worlds.py test_changes_worlds.py)
 WAITING := $(addprefix tests/,spark/logs docs bench/test_bench_spark_run.py integration spark cli)
 
@@ -42,9 +43,9 @@ ELSEWHERE := $(addprefix --ignore=,$(STANDALONE))
 test: check ## Run every test
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(QUIET)
 	$(MAKE) --jobs 2 test-standalone test-worlds
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'not alone' $(WAITING) $(ELSEWHERE)
+	$(MAKE) --jobs 2 test-waiting test-canaries
 	$(BIN)/python -m pytest -m alone $(WORLDS) $(WAITING) $(ELSEWHERE)
-	$(BIN)/python -m pytest $(addprefix --ignore=,$(QUIET) $(WORLDS) $(WAITING))
+	$(BIN)/python -m pytest $(addprefix --ignore=,$(QUIET) $(CANARIES) $(WORLDS) $(WAITING))
 
 .PHONY: test-standalone
 test-standalone: $(STAMP)
@@ -53,6 +54,14 @@ test-standalone: $(STAMP)
 .PHONY: test-worlds
 test-worlds: $(STAMP)
 	nice -n 19 $(BIN)/python -m pytest -m 'not alone' $(WORLDS)
+
+.PHONY: test-waiting
+test-waiting: $(STAMP)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'not alone' $(WAITING) $(ELSEWHERE)
+
+.PHONY: test-canaries
+test-canaries: $(STAMP)
+	nice -n 19 $(BIN)/python -m pytest $(CANARIES)
 
 .PHONY: explore
 explore: $(STAMP) ## Run the property tests with examples that nobody has seen

@@ -341,3 +341,12 @@ def test_a_keeper_that_takes_over_does_not_do_it_twice() -> None:
     again = carried_out(cluster, request)
     assert again.state is FailoverState.DONE
     assert cluster.seat() == seat
+
+
+def test_a_dead_master_is_not_said_to_serve() -> None:
+    cluster = three_copies()
+    request = wish(cluster, A)
+    cluster.nodes[A].stop()
+    tended = cluster.play(fail_over(NAME, cluster.tending(), partial(left_of, request)))
+    assert isinstance(tended, Tended) and not tended.plan.stuck
+    assert cluster.serving() == [B]

@@ -294,6 +294,14 @@ def test_another_keeper_finds_the_same() -> None:
     assert len(cluster.serving()) == 1 and cluster.seat().active in (B, C)
 
 
+def test_a_node_that_is_loading_its_documents_has_not_dropped_its_copy() -> None:
+    cluster = three_copies()
+    assert D not in cluster.seat().holders
+    assert cluster.play(settle(cluster.record, P0, (D,)))
+    cluster.nodes[D].is_warm = False
+    assert not cluster.play(settle(cluster.record, P0, (D,)))
+
+
 def test_a_seat_is_replaced_only_if_it_is_the_one_that_was_decided_about() -> None:
     cluster = three_copies()
     seat = cluster.seat()
