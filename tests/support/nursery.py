@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import NoReturn
 
 REQUEST_BYTES_MAX = 16 << 10
 END_TIMEOUT_S = 10.0
@@ -113,7 +114,7 @@ def serve(requests: socket.socket) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _become_node(requests: socket.socket, others: list[int], file: str, log: str) -> None:
+def _become_node(requests: socket.socket, others: list[int], file: str, log: str) -> NoReturn:
     """As `millrace.local` starts a process for it; does not return."""
     from millrace.cli import main
 

@@ -48,9 +48,9 @@ def failover(
 ) -> None:
     """Give partitions other masters, at once.
 
-    When a master's node dies this happens by itself.  It is for nodes that hang, and, with --force,
-    for partitions whose other copies will not come back.  A node that is well is emptied without
-    any loss by `rebalance run --nodes`.  Exit code 1 if some partition got no other master.
+    When a master's node dies this happens by itself.  It is for nodes in trouble, and, with
+    --force, for partitions whose other copies will not come back.  A node that is well is emptied
+    without any loss by `rebalance run --nodes`.  Exit code 1 if some partition got no other master.
     """
     from millrace.client import bucket_admin
     from millrace.client.bucket_describing import read_record

@@ -180,14 +180,15 @@ class SeatCluster:
         self.notes: list[Note] = []
         self.history: list[BucketRecord] = [self.record]
         self.on_effect: Callable[[Any], None] = lambda effect: None
+        self.is_undelivered: Callable[[Ask], bool] = lambda ask: False
         self.is_lost: Callable[[Ask], bool] = lambda ask: False  # Whose answers are.
 
     # -- What the keeper uses -----------------------------------------------------------------
 
     def ask(self, ask: Ask) -> Answer:
         node = self.nodes[ask.node]
-        if not node.is_up:
-            return Failure(FailureKind.CONNECT, f"node {ask.node} is down")
+        if not node.is_up or self.is_undelivered(ask):
+            return Failure(FailureKind.CONNECT, f"node {ask.node} is not reached")
         answer = node.answer(ask.message)
         return SILENCE if self.is_lost(ask) else answer
 

@@ -87,7 +87,7 @@ def _is_left(seat: Seat, id: FailoverId, without: NodeId) -> bool:
 
 
 def leave_out(around: Surroundings, node: NodeId) -> Surroundings:
-    """Its seats are fenced, and what it has does not count."""
+    """It gets no more, and what it has does not count."""
     usable, left_out = around.usable - {node}, around.left_out | {node}
     return msgspec.structs.replace(around, usable=usable, left_out=left_out)
 

@@ -218,9 +218,9 @@ def settle(
         settled: set[NodeId] = set()
         orders: dict[NodeId, list[PartitionOrder]] = {}
         for node, bucket in hosted.items():
-            found = find_partition(hosted, node, partition)
             if not bucket.is_warm:
                 continue
+            found = find_partition(hosted, node, partition)
             if is_settled(seat, node, found):
                 settled.add(node)
             elif not is_doubtful(seat, node, found):
