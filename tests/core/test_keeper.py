@@ -9,11 +9,13 @@ from millrace.core import messages as m
 from millrace.core.keeper import (
     CLOSE_ENOUGH,
     LEARN_ROUNDS_MAX,
+    Members,
     Step,
     StepKind,
     choose_learner,
     close_holes,
     find_incomplete,
+    look_at_members,
     plan,
     teach,
 )
@@ -142,9 +144,10 @@ def described(epoch: int, standing: Standing = Standing.MEMBER) -> m.Described:
         ((described(0, Standing.BLANK), described(3), described(3)), (1,)),
         ((described(2), described(3), described(3)), (1,)),
         ((described(4, Standing.BLANK), described(4), described(3)), ()),
+        ((described(4), described(3), described(3)), ()),
         ((TIMED_OUT, Refused(Refusal.BUSY), described(3)), ()),
     ],
-    ids=["whole", "dirty and blank", "wiped", "fence lost", "being changed", "silent"],
+    ids=["whole", "dirty and blank", "wiped", "fence lost", "being changed", "changed", "silent"],
 )
 def test_members_that_lost_something_are_found(
     told: tuple[Any, ...], lost: tuple[int, ...]
@@ -153,6 +156,8 @@ def test_members_that_lost_something_are_found(
     assert (() if step is None else step.nodes) == lost
     if step is not None:
         assert (step.kind, step.reason) == (StepKind.SHRINK, ReconfigureReason.INCOMPLETE)
+    found = Run(look_at_members(projection(3))).answer(list(told)).result
+    assert found == Members(step, are_whole=told == (described(3),) * 3)
 
 
 def held(readable_end: int, end: int) -> m.Described:

@@ -1,4 +1,4 @@
-"""The keeper's loop on a repository in memory, with nodes that do not answer."""
+"""The keeper's loop on a repository in memory, with nodes that do not answer unless told to."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ import pytest
 
 from millrace.codec.blocks import junk
 from millrace.config import KeeperSettings
-from millrace.core.messages import Message
+from millrace.core.messages import Describe, Described, Message, Standing
 from millrace.core.projection import Projection
 from millrace.errors import NotConnected
 from millrace.meta import keys
@@ -25,6 +25,7 @@ from millrace.types import (
     LogAttributes,
     LogId,
     LogInfo,
+    Lsn,
     NodeId,
     NodeInfo,
     Role,
@@ -39,12 +40,14 @@ ATTRIBUTES = LogAttributes(WritePath.CHAIN, 1, Ack.DISK, True, None, None)
 
 
 class Rig:
-    """One live node that is the keeper; what it asks of nodes is written down and not answered."""
+    """One live node that is the keeper; what it asks of nodes is written down, and answered only as
+    `answers` say."""
 
     def __init__(self) -> None:
         self.repository = MemoryRepository()
         self.directory = ClusterDirectory(self.repository)
         self.asked: list[Message] = []
+        self.answers: dict[type[Message], Message] = {}
         runner = ProcedureRunner(self._ask, self.directory, junk)
         info = NodeInfo(ALONE, "host:1", "", (Role.STORAGE,), "", "one")
         self.membership = Membership(self.repository, info, 60_000)
@@ -52,6 +55,8 @@ class Rig:
 
     async def _ask(self, node: NodeId, message: Message, timeout_ms: int) -> Message:
         self.asked.append(message)
+        if type(message) in self.answers:
+            return self.answers[type(message)]
         raise NotConnected(f"node {node} does not answer")
 
     async def add(self, log: int, *, replication: int = 1, is_named: bool = True) -> None:
@@ -133,6 +138,39 @@ def test_logs_that_cannot_be_helped_leave_the_places_to_others(
             await eventually(helped, lambda logs: len(logs) == 3 * STEPS_AT_ONCE, what="turns")
 
     run(body(), 30)
+
+
+def test_members_that_had_all_are_asked_again_when_they_live_anew() -> None:
+    async def body() -> None:
+        async with running() as rig:
+            ends = (Lsn(1),) * 4
+            rig.answers[Describe] = Described(Epoch(1), Standing.MEMBER, *ends, 0, 0)
+            rounds = 0
+            listed = rig.directory.trim_ends
+
+            async def counted() -> dict[LogId, Lsn]:
+                nonlocal rounds
+                rounds += 1
+                return await listed()
+
+            rig.directory.trim_ends = counted  # type: ignore[method-assign]
+            await rig.add(1)
+
+            async def rounds_now() -> int:
+                return rounds
+
+            async def asked() -> int:
+                return sum(type(message) is Describe for message in rig.asked)
+
+            await eventually(asked, lambda count: count == 1, what="the first ask")
+            seen = rounds
+            await eventually(rounds_now, lambda now: now > seen + 10, what="more rounds")
+            assert await asked() == 1
+            live = await rig.repository.get(keys.LIVE.key(ALONE))
+            await rig.repository.set(live.key, live.value, live.version, live.lease)
+            await eventually(asked, lambda count: count == 2, what="the ask of its new life")
+
+    run(body(), 20)
 
 
 def test_the_pause_doubles_up_to_a_bound_and_is_forgotten() -> None:

@@ -89,10 +89,22 @@ def choose_learner(
     return next((node.id for node in ring if node.location not in racks), ring[0].id)
 
 
+class Members(msgspec.Struct, frozen=True):
+    """What the members of a chain say: the step that some of them need, and whether all of them
+    answered and need none."""
+
+    step: Step | None
+    are_whole: bool
+
+
 def find_incomplete(projection: Projection) -> Procedure[Step | None]:
     """The step that takes out members which lost what they held: wiped, or killed with blocks
     only in memory, and back before anybody missed them.  Writers and readers of a busy log find
     out by themselves; an idle log would only seem to have all its copies."""
+    return (yield from look_at_members(projection)).step
+
+
+def look_at_members(projection: Projection) -> Procedure[Members]:
     asks = [Ask(node, Describe(projection.log)) for node in projection.chain]
     answers = yield from ask_all(asks)
     lost = tuple(
@@ -101,15 +113,22 @@ def find_incomplete(projection: Projection) -> Procedure[Step | None]:
         if isinstance(answer, Described) and _has_lost(answer, projection.epoch)
     )
     if not lost:
-        return None
+        return Members(None, all(_is_whole(answer, projection.epoch) for answer in answers))
     reason = ReconfigureReason.INCOMPLETE
-    return Step(StepKind.SHRINK, projection.log, projection.epoch, lost, reason)
+    step = Step(StepKind.SHRINK, projection.log, projection.epoch, lost, reason)
+    return Members(step, are_whole=False)
 
 
 def _has_lost(described: Described, epoch: Epoch) -> bool:
     if described.epoch > epoch:
         return False  # The chain is being changed.
     return described.epoch < epoch or described.standing is not Standing.MEMBER
+
+
+def _is_whole(answer: Answer, epoch: Epoch) -> bool:
+    if not isinstance(answer, Described):
+        return False
+    return answer.epoch == epoch and answer.standing is Standing.MEMBER
 
 
 def close_holes(projection: Projection, make_junk: MakeJunk) -> Procedure[None]:

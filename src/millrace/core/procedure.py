@@ -6,7 +6,7 @@ sockets runs it in `runtime/procedures.py`, a driver with virtual time in `sim/`
 `scenario/`.  A driver whose time for the operation is up throws DeadlinePassed into it.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -173,8 +173,13 @@ class ListNodes(msgspec.Struct, frozen=True):
 
 
 class ClusterView(msgspec.Struct, frozen=True):
+    """`lives` has a number for the present life of each that lives: another one after each start,
+    and after each lease that ended.  Those that are `full` take no new blocks."""
+
     nodes: tuple[NodeInfo, ...]
     live: frozenset[NodeId]
+    lives: Mapping[NodeId, int] = {}
+    full: frozenset[NodeId] = frozenset()
 
 
 class Note(msgspec.Struct, frozen=True):

@@ -2,6 +2,8 @@
 
 I1  An address under which its node was not reached is looked up again by the next one who wants
     it, soon or not at all: without the repository the old one must do.
+I2  What is listed again unchanged is the same object, also the whole view of the nodes: whoever
+    looks often sees by `is` that there is nothing new (`decoded.py`).
 """
 
 import asyncio
@@ -27,7 +29,8 @@ from millrace.errors import (
     UnknownLog,
 )
 from millrace.meta import keys
-from millrace.meta.contract import ANY_VERSION, Conflict, Repository
+from millrace.meta.contract import ANY_VERSION, Conflict, Entry, Repository
+from millrace.meta.decoded import DecodedFamily
 from millrace.types import FIRST_LSN, AuthoritativeStatus, LogId, LogInfo, Lsn, NodeId
 
 LOOK_AGAIN_S: Final = 0.5
@@ -39,6 +42,19 @@ class ClusterDirectory:
         self.repository = repository
         self.addresses: dict[NodeId, str] = {}  # As of the last `view`.
         self._doubted: set[NodeId] = set()
+        self._listed: tuple[tuple[Entry, ...], tuple[Entry, ...]] = ((), ())
+        self._view = ClusterView((), frozenset())
+        self._logs = DecodedFamily(keys.LOG_NAMES)
+        self._projections = DecodedFamily(keys.PROJECTIONS)
+        self._epochs = DecodedFamily(keys.EPOCHS)
+        self._commits = DecodedFamily(keys.COMMITS)
+        self._statuses = DecodedFamily(keys.STATUSES)
+        self._rebuilds = DecodedFamily(keys.REBUILDS)
+        self._trims = DecodedFamily(keys.TRIMS)
+        self._buckets = DecodedFamily(keys.BUCKETS)
+        self._rebalances = DecodedFamily(keys.REBALANCES)
+        self._failovers = DecodedFamily(keys.FAILOVERS)
+        self._publications = DecodedFamily(keys.PUBLICATIONS)
 
     # -- Nodes --------------------------------------------------------------------------------
 
@@ -46,10 +62,15 @@ class ClusterDirectory:
         (nodes, _), (live, _) = await asyncio.gather(
             self.repository.list(keys.NODES.prefix), self.repository.list(keys.LIVE.prefix)
         )
-        infos = tuple(keys.NODES.decode(entry) for entry in nodes)
-        self.addresses = {node.id: node.address for node in infos}
         self._doubted.clear()
-        return ClusterView(infos, frozenset(keys.LIVE.decode(entry).id for entry in live))
+        if (nodes, live) != self._listed:  # Else keeps I2.
+            infos = tuple(keys.NODES.decode(entry) for entry in nodes)
+            lives = {keys.LIVE.decode(entry).id: entry.version for entry in live}
+            full = frozenset(node.id for node in map(keys.LIVE.decode, live) if node.is_full)
+            self._listed = nodes, live
+            self._view = ClusterView(infos, frozenset(lives), lives, full)
+        self.addresses = {node.id: node.address for node in self._view.nodes}
+        return self._view
 
     async def address(self, node: NodeId) -> str | None:
         if node not in self.addresses:
@@ -84,7 +105,7 @@ class ClusterDirectory:
 
     async def status_entries(self) -> dict[NodeId, NodeStatusEntry]:
         listed, _ = await self.repository.list(keys.STATUSES.prefix)
-        return {keys.STATUSES.id_of(entry.key): keys.STATUSES.decode(entry) for entry in listed}
+        return self._statuses.by_id(listed)
 
     async def change_status(self, node: NodeId, change: ChangeStatus) -> NodeStatusEntry | None:
         """Replace a node's entry by what `change` makes of the one that stands; None leaves it.
@@ -104,7 +125,7 @@ class ClusterDirectory:
 
     async def rebuild_reports(self) -> dict[keys.RebuildId, keys.RebuildReport]:
         listed, _ = await self.repository.list(keys.REBUILDS.prefix)
-        return {keys.REBUILDS.id_of(entry.key): keys.REBUILDS.decode(entry) for entry in listed}
+        return self._rebuilds.by_id(listed)
 
     async def report_rebuild(self, id: keys.RebuildId, report: keys.RebuildReport) -> None:
         """Nobody else writes it."""
@@ -115,7 +136,7 @@ class ClusterDirectory:
 
     async def read_projection(self, log: LogId) -> tuple[Projection | None, int]:
         entry = await self.repository.get(keys.PROJECTIONS.key(log))
-        return keys.PROJECTIONS.find(entry), entry.version
+        return self._projections.find(entry), entry.version
 
     async def replace_projection(self, projection: Projection, expected: int) -> bool:
         key = keys.PROJECTIONS.key(projection.log)
@@ -131,13 +152,13 @@ class ClusterDirectory:
 
     async def projections(self) -> list[Projection]:
         entries, _ = await self.repository.list(keys.PROJECTIONS.prefix)
-        return [keys.PROJECTIONS.decode(entry) for entry in entries]
+        return self._projections.listed(entries)
 
     # -- Epochs -------------------------------------------------------------------------------
 
     async def read_epochs(self, log: LogId) -> tuple[EpochRecord | None, int]:
         entry = await self.repository.get(keys.EPOCHS.key(log))
-        return keys.EPOCHS.find(entry), entry.version
+        return self._epochs.find(entry), entry.version
 
     async def replace_epochs(self, record: EpochRecord, expected: int) -> bool:
         key = keys.EPOCHS.key(record.log)
@@ -153,13 +174,13 @@ class ClusterDirectory:
 
     async def epochs(self) -> list[EpochRecord]:
         entries, _ = await self.repository.list(keys.EPOCHS.prefix)
-        return [keys.EPOCHS.decode(entry) for entry in entries]
+        return self._epochs.listed(entries)
 
     # -- Commits ------------------------------------------------------------------------------
 
     async def read_commits(self, log: LogId) -> tuple[CommitRecord | None, int]:
         entry = await self.repository.get(keys.COMMITS.key(log))
-        return keys.COMMITS.find(entry), entry.version
+        return self._commits.find(entry), entry.version
 
     async def replace_commits(self, record: CommitRecord, expected: int) -> int:
         """The new version; 0 if somebody else was first."""
@@ -176,7 +197,7 @@ class ClusterDirectory:
 
     async def commits(self) -> list[CommitRecord]:
         entries, _ = await self.repository.list(keys.COMMITS.prefix)
-        return [keys.COMMITS.decode(entry) for entry in entries]
+        return self._commits.listed(entries)
 
     # -- Logs ---------------------------------------------------------------------------------
 
@@ -189,7 +210,7 @@ class ClusterDirectory:
 
     async def logs(self) -> list[LogInfo]:
         entries, _ = await self.repository.list(keys.LOG_NAMES.prefix)
-        return [keys.LOG_NAMES.decode(entry) for entry in entries]
+        return self._logs.listed(entries)
 
     async def next_log_id(self) -> LogId:
         """A number no log has or had."""
@@ -243,7 +264,7 @@ class ClusterDirectory:
 
     async def read_bucket(self, name: str) -> tuple[BucketRecord | None, int]:
         entry = await self.repository.get(keys.BUCKETS.key(name))
-        return keys.BUCKETS.find(entry), entry.version
+        return self._buckets.find(entry), entry.version
 
     async def replace_bucket(self, record: BucketRecord, expected: int) -> int:
         """The new version; 0 if somebody else was first."""
@@ -260,7 +281,7 @@ class ClusterDirectory:
 
     async def buckets(self) -> list[BucketRecord]:
         entries, _ = await self.repository.list(keys.BUCKETS.prefix)
-        return [keys.BUCKETS.decode(entry) for entry in entries]
+        return self._buckets.listed(entries)
 
     async def remove_bucket(self, name: str) -> None:
         """The nodes are told by the keeper to drop what they hold of it."""
@@ -271,6 +292,15 @@ class ClusterDirectory:
     async def read_rebalance(self, bucket: str) -> tuple[RebalanceRecord | None, int]:
         entry = await self.repository.get(keys.REBALANCES.key(bucket))
         return keys.REBALANCES.find(entry), entry.version
+
+    async def rebalances(self) -> dict[str, tuple[RebalanceRecord, int]]:
+        """By bucket, with the versions to replace them at."""
+        entries, _ = await self.repository.list(keys.REBALANCES.prefix)
+        records = self._rebalances.by_id(entries).items()
+        at = (entry.version for entry in entries)
+        return {
+            name: (record, version) for (name, record), version in zip(records, at, strict=True)
+        }
 
     async def replace_rebalance(self, bucket: str, record: RebalanceRecord, expected: int) -> bool:
         """Whether nobody else was first."""
@@ -287,6 +317,15 @@ class ClusterDirectory:
     async def read_failover(self, bucket: str) -> tuple[FailoverRequest | None, int]:
         entry = await self.repository.get(keys.FAILOVERS.key(bucket))
         return keys.FAILOVERS.find(entry), entry.version
+
+    async def failovers(self) -> dict[str, tuple[FailoverRequest, int]]:
+        """As `rebalances`."""
+        entries, _ = await self.repository.list(keys.FAILOVERS.prefix)
+        records = self._failovers.by_id(entries).items()
+        at = (entry.version for entry in entries)
+        return {
+            name: (record, version) for (name, record), version in zip(records, at, strict=True)
+        }
 
     async def replace_failover(self, bucket: str, request: FailoverRequest, expected: int) -> bool:
         """Whether nobody else was first."""
@@ -321,7 +360,7 @@ class ClusterDirectory:
 
     async def publications(self) -> list[PublicationRecord]:
         entries, _ = await self.repository.list(keys.PUBLICATIONS.prefix)
-        return [keys.PUBLICATIONS.decode(entry) for entry in entries]
+        return self._publications.listed(entries)
 
     async def remove_publication(self, app: str, expected: int) -> None:
         """Unless somebody has changed it."""
@@ -334,6 +373,11 @@ class ClusterDirectory:
         entry = await self.repository.get(keys.TRIMS.key(log))
         trimmed = keys.TRIMS.find(entry)
         return FIRST_LSN if trimmed is None else trimmed.end
+
+    async def trim_ends(self) -> dict[LogId, Lsn]:
+        """Of the logs that were trimmed."""
+        entries, _ = await self.repository.list(keys.TRIMS.prefix)
+        return {log: trimmed.end for log, trimmed in self._trims.by_id(entries).items()}
 
     async def raise_trim(self, log: LogId, end: Lsn) -> Lsn:
         """Move the trim point up to `end`, never down (L7); the point that stands now."""

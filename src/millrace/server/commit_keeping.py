@@ -16,7 +16,7 @@ from millrace.core.procedure import DeadlinePassed, Procedure, ask
 from millrace.meta.directory import ClusterDirectory
 from millrace.runtime.procedures import ProcedureRunner
 from millrace.server.ages import kept_us, oldest_us
-from millrace.types import LogInfo
+from millrace.types import FIRST_LSN, LogInfo, Lsn
 
 RETAIN_TIMEOUT_MS: Final = 10_000
 
@@ -30,18 +30,18 @@ class CommitKeeping:
 
     async def retain(self) -> None:
         infos = {info.id: info for info in await self._directory.logs()}
+        ends = await self._directory.trim_ends()
         for record in await self._directory.commits():
             info = infos.get(record.log)
             if info is not None:
-                await self._retain(info, record)
+                await self._retain(info, record, ends.get(record.log, FIRST_LSN))
 
     async def appoint(self) -> None:
         for record in await self._directory.commits():
             await self._run(wake_committer(record.log, record, StreamsKnown()))
 
-    async def _retain(self, info: LogInfo, record: CommitRecord) -> None:
+    async def _retain(self, info: LogInfo, record: CommitRecord, end: Lsn) -> None:
         attributes, bytes_kept = info.attributes, info.attributes.retention_bytes
-        end = await self._directory.trim_end(info.id)
         if attributes.retention_ms is not None or bytes_kept is not None:
             procedure = retention_point(
                 record, oldest_us(attributes), bytes_kept, kept_us(attributes)

@@ -15,7 +15,7 @@ from typing import Any
 
 from millrace.codec.blocks import junk
 from millrace.config import KeeperSettings
-from millrace.core.keeper import Step, StepKind, close_holes, find_incomplete, plan, teach
+from millrace.core.keeper import Step, StepKind, close_holes, look_at_members, plan, teach
 from millrace.core.messages import Learned, Refusal, Refused
 from millrace.core.procedure import ClusterView, DeadlinePassed, Failure
 from millrace.core.projection import Projection, ReconfigureReason
@@ -35,7 +35,8 @@ from millrace.server.nodeset_keeping import NodesetKeeping
 from millrace.server.sequenced_keeping import SequencedKeeping
 from millrace.server.staged_keeping import StagedKeeping
 from millrace.server.status_keeping import StatusKeeping
-from millrace.types import LogAttributes, LogId, NodeId
+from millrace.server.whole_chains import Lives, WholeChains
+from millrace.types import FIRST_LSN, LogAttributes, LogId, Lsn, NodeId
 
 STEPS_AT_ONCE = 4
 STEP_TIMEOUT_MS = 900_000
@@ -74,6 +75,7 @@ class KeeperLoop:
         self._buckets = ClusterKeeping(directory, runner)
         self._nodesets = NodesetKeeping(directory, runner)
         self._statuses = StatusKeeping(directory, runner, settings)
+        self._whole = WholeChains()
         self._chores: dict[str, asyncio.Task[None]] = {}
         self._chores_begun_s = 0.0
         self._nameless_since_s: dict[LogId, float] = {}
@@ -114,13 +116,11 @@ class KeeperLoop:
     async def _round(self) -> None:
         view = await self._directory.view()
         projections = await self._directory.projections()
-        live, _ = await self._directory.repository.list(keys.LIVE.prefix)
-        full = {node.id for node in map(keys.LIVE.decode, live) if node.is_full}
         by_log = {projection.log: projection for projection in projections}
         now_s = asyncio.get_running_loop().time()
         self._resting = {node: until for node, until in self._resting.items() if until > now_s}
         self._backoff.look(view.live, set(by_log))
-        for step in plan(projections, view, full | self._resting.keys()):
+        for step in plan(projections, view, view.full | self._resting.keys()):
             self._begin(step, by_log[step.log])
         self._begin_chore("appoint_sequencers", partial(self._sequenced.appoint, view))
         self._begin_chore("keep_nodesets", partial(self._nodesets.look, view))
@@ -142,7 +142,7 @@ class KeeperLoop:
     def _begin_chores(self, projections: list[Projection], view: ClusterView) -> None:
         # A member that is away would only be waited for; a step deals with it.
         whole = [each for each in projections if view.live.issuperset(each.chain)]
-        self._begin_chore("find_incomplete", partial(self._find_incomplete, whole))
+        self._begin_chore("find_incomplete", partial(self._find_incomplete, whole, view.lives))
         self._begin_chore("apply_retention", partial(self._apply_retention, whole))
         self._begin_chore("forget_nameless", partial(self._forget_nameless, projections))
         self._begin_chore("keep_staged", self._staged.look)
@@ -161,16 +161,22 @@ class KeeperLoop:
         if not task.cancelled() and task.exception() is not None:
             self._log("keeper.chore_failed", chore=name, detail=repr(task.exception()))
 
-    async def _find_incomplete(self, projections: list[Projection]) -> None:
+    async def _find_incomplete(self, projections: list[Projection], lives: Lives) -> None:
+        loop = asyncio.get_running_loop()
+        self._whole.keep_only({projection.log for projection in projections})
         for projection in projections:
             if projection.log in self._busy or len(self._busy) >= STEPS_AT_ONCE:
                 continue
+            if self._whole.has(projection, lives, loop.time()):
+                continue
             try:
-                step = await self._runner.run(find_incomplete(projection), CHECK_TIMEOUT_MS)
+                found = await self._runner.run(look_at_members(projection), CHECK_TIMEOUT_MS)
             except DeadlinePassed:
                 continue
-            if step is not None:
-                self._begin(step, projection)
+            if found.step is not None:
+                self._begin(found.step, projection)
+            elif found.are_whole:
+                self._whole.add(projection, lives, loop.time())
 
     def _step_ended(self, log: LogId, task: asyncio.Task[None]) -> None:
         self._busy.pop(log, None)
@@ -246,12 +252,15 @@ class KeeperLoop:
 
     async def _apply_retention(self, projections: list[Projection]) -> None:
         by_log = {projection.log: projection for projection in projections}
+        ends = await self._directory.trim_ends()
         for info in await self._directory.logs():
             projection = by_log.get(info.id)
             if projection is not None and info.id not in self._busy:
-                await self._retain(projection, info.attributes)
+                await self._retain(projection, info.attributes, ends.get(info.id, FIRST_LSN))
 
-    async def _retain(self, projection: Projection, attributes: LogAttributes) -> None:
+    async def _retain(
+        self, projection: Projection, attributes: LogAttributes, known_end: Lsn
+    ) -> None:
         """Age and size, and whatever trim point a node has missed."""
         procedure = retention_point(
             projection, oldest_us(attributes), attributes.retention_bytes, kept_us(attributes)
@@ -260,9 +269,10 @@ class KeeperLoop:
             point = await self._runner.run(procedure, TRIM_TIMEOUT_MS)
             if not isinstance(point, int):
                 return  # The chain is changing; the next round will do.
-            end = await self._directory.raise_trim(projection.log, point) if point > 1 else point
-            end = max(end, await self._directory.trim_end(projection.log))
-            if end > 1:
+            end = known_end
+            if point > known_end:
+                end = await self._directory.raise_trim(projection.log, point)
+            if end > FIRST_LSN:
                 await self._runner.run(trim(projection, end), TRIM_TIMEOUT_MS)
         except DeadlinePassed:
             self._log("keeper.retention_late", log=projection.log)

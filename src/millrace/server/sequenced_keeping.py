@@ -26,7 +26,7 @@ from millrace.core.sequenced.retention import members, retention_point, trim_seq
 from millrace.meta.directory import ClusterDirectory
 from millrace.runtime.procedures import ProcedureRunner
 from millrace.server.ages import kept_us, oldest_us
-from millrace.types import LogId, LogInfo
+from millrace.types import FIRST_LSN, LogId, LogInfo, Lsn
 
 ACTIVATIONS_PER_ROUND: Final = 16
 ACTIVATE_TIMEOUT_MS: Final = 5_000
@@ -64,16 +64,16 @@ class SequencedKeeping:
     async def retain(self) -> None:
         """Age and size, and whatever trim point a node has missed."""
         infos = {info.id: info for info in await self._directory.logs()}
+        ends = await self._directory.trim_ends()
         for record in await self._directory.epochs():
             info = infos.get(record.log)
             if info is not None:
-                await self._retain(info, record)
+                await self._retain(info, record, ends.get(record.log, FIRST_LSN))
 
-    async def _retain(self, info: LogInfo, record: EpochRecord) -> None:
+    async def _retain(self, info: LogInfo, record: EpochRecord, known_end: Lsn) -> None:
         log, attributes = info.id, info.attributes
-        known_end = await self._directory.trim_end(log)
         wants = oldest_us(attributes) is not None or attributes.retention_bytes is not None
-        if not wants and known_end <= 1:
+        if not wants and known_end <= FIRST_LSN:
             return
         changes: tuple[NodesetChange, ...] = ()
         if record.since > 1:
