@@ -2,20 +2,29 @@
 
 from collections.abc import Awaitable, Callable
 
+import msgspec
+
 from millrace.codec.blocks import junk
+from millrace.core.documents.calmness import CALM_MS
 from millrace.core.documents.document import PartitionId
 from millrace.core.documents.failing_over import CannotReason
+from millrace.core.documents.failover_request import ask_for
+from millrace.core.documents.map import BucketAttributes, BucketRecord
 from millrace.core.documents.placement import Copies
 from millrace.core.documents.rebalance import RebalanceRecord, RebalanceState
+from millrace.core.documents.seats import fenced, new_seats
 from millrace.core.messages import Message
+from millrace.core.messages.documents import DescribeBuckets
 from millrace.core.procedure import ClusterView
 from millrace.core.statuses import drain
 from millrace.errors import NotConnected
+from millrace.meta import keys
+from millrace.meta.contract import ANY_VERSION
 from millrace.meta.directory import ClusterDirectory
 from millrace.meta.memory import MemoryRepository
 from millrace.runtime.procedures import ProcedureRunner
 from millrace.server.documents.cluster_keeping import ClusterKeeping, draw_ids, surroundings
-from millrace.types import NodeId, NodeInfo, Role
+from millrace.types import NO_NODE, NodeId, NodeInfo, Role
 from tests.core.documents.seat_cluster import BUCKET, NAME, SeatCluster, nodes
 from tests.support.clusters import eventually, run
 
@@ -29,25 +38,36 @@ class Rig:
     def __init__(self, cluster: SeatCluster, replace_after_ms: int) -> None:
         self.cluster = cluster
         self.directory = ClusterDirectory(MemoryRepository())
+        self.looks = 0  # At a node.
         self.runner = ProcedureRunner(self._ask, self.directory, junk)
         self.keeping = self.new_keeper(replace_after_ms)
 
-    def new_keeper(self, replace_after_ms: int = 60_000) -> ClusterKeeping:
-        return ClusterKeeping(self.directory, self.runner, 50, replace_after_ms)
+    def new_keeper(self, replace_after_ms: int = 60_000, calm_ms: int = CALM_MS) -> ClusterKeeping:
+        return ClusterKeeping(self.directory, self.runner, 50, replace_after_ms, calm_ms)
 
     async def _ask(self, node: NodeId, message: Message, timeout_ms: int) -> Message:
         held = self.cluster.nodes[node]
         if not held.is_up:
             raise NotConnected(f"node {node} is down")
+        self.looks += isinstance(message, DescribeBuckets)
         self.cluster.replicate()
         return held.answer(message)
 
     def view(self) -> ClusterView:
-        live = frozenset(id for id, node in self.cluster.nodes.items() if node.is_live)
+        around = self.cluster.around()
         infos = tuple(
             NodeInfo(id, f"host:{id}", "", (Role.DOCUMENTS,)) for id in self.cluster.nodes
         )
-        return ClusterView(infos, live)
+        return ClusterView(infos, around.live, around.lives)
+
+    async def looks_in_a_round(self) -> int:
+        before = self.looks
+        await self.round()
+        return self.looks - before
+
+    async def calm_down(self) -> None:
+        await self.round()
+        assert await self.looks_in_a_round() == 0
 
     async def round(self) -> None:
         await self.keeping.look(self.view())
@@ -232,6 +252,116 @@ def test_what_deleted_buckets_left_is_dropped() -> None:
         assert not any(node.copies for node in rig.cluster.nodes.values())
         await rig.keeping.look(rig.view())
         assert rig.keeping.stuck == {}
+
+    on_a_rig(body)
+
+
+def test_a_bucket_with_which_all_is_well_is_left_alone_for_a_while() -> None:
+    async def body(rig: Rig) -> None:
+        await rig.calm_down()
+        rig.keeping = rig.new_keeper(calm_ms=0)
+        assert [await rig.looks_in_a_round() for _ in range(3)] == [4, 4, 4]
+
+    on_a_rig(body)
+
+
+def test_a_node_that_restarts_within_its_lease_is_looked_at_at_once() -> None:
+    async def body(rig: Rig) -> None:
+        await rig.calm_down()
+        rig.cluster.nodes[A].restart(is_clean=False)
+        assert len(rig.cluster.serving(0)) == 0
+        await rig.round()
+        assert all(len(rig.cluster.serving(number)) == 1 for number in range(6))
+
+    on_a_rig(body)
+
+
+def test_a_node_that_loads_its_documents_is_looked_at_until_it_has() -> None:
+    async def body(rig: Rig) -> None:
+        await rig.calm_down()
+        rig.cluster.nodes[A].restart(is_clean=True)
+        rig.cluster.nodes[A].is_warm = False
+        assert await rig.looks_in_a_round() and await rig.looks_in_a_round()
+        rig.cluster.nodes[A].is_warm = True
+        await rig.round()
+        assert all(len(rig.cluster.serving(number)) == 1 for number in range(6))
+        await rig.calm_down()
+
+    on_a_rig(body)
+
+
+def test_a_seat_that_somebody_else_changed_is_looked_at_at_once() -> None:
+    async def body(rig: Rig) -> None:
+        await rig.calm_down()
+        record, version = await rig.directory.read_bucket(NAME)
+        assert record is not None
+        seats = (fenced(record.seats[0]), *record.seats[1:])
+        changed = msgspec.structs.replace(record, seats=seats, revision=record.revision + 1)
+        assert await rig.directory.replace_bucket(changed, version)
+        await rig.round()
+        assert rig.masters()[0] != NO_NODE and rig.cluster.seat(0).term > seats[0].term
+
+    on_a_rig(body)
+
+
+def test_a_bucket_that_is_deleted_and_made_again_is_looked_at_at_once() -> None:
+    async def body(rig: Rig) -> None:
+        await rig.calm_down()
+        record = rig.cluster.record
+        await rig.directory.remove_bucket(NAME)
+        seats = new_seats([Copies(A)])
+        anew = BucketRecord(BUCKET + 1, NAME, BucketAttributes(1, 0), seats, record.revision)
+        assert await rig.directory.replace_bucket(anew, 0)
+        assert await rig.looks_in_a_round()
+
+    on_a_rig(body)
+
+
+def test_what_operators_want_is_begun_at_once() -> None:
+    async def body(rig: Rig) -> None:
+        await rig.calm_down()
+        request = ask_for(rig.cluster.record, [P0], NO_NODE, False, 0)
+        assert await rig.directory.replace_failover(NAME, request, 0)
+        before = rig.cluster.seat(0)
+        await rig.round()
+        assert rig.cluster.seat(0).id != before.id
+        await rig.calm_down()
+        await rig.ask_for(A, B, C, D)
+        await rig.round()
+        assert (await rig.rebalance()).state is RebalanceState.RUNNING
+
+    on_a_rig(body)
+
+
+def test_a_drain_of_a_node_is_looked_at_at_once() -> None:
+    async def body(rig: Rig) -> None:
+        await rig.calm_down()
+        await rig.directory.change_status(D, lambda entry: drain(entry, "disk", 0))
+        assert await rig.looks_in_a_round()
+        await rig.calm_down()
+
+    on_a_rig(body)
+
+
+def test_a_bucket_is_not_calm_again_because_the_nodes_are_as_they_were() -> None:
+    async def body(rig: Rig) -> None:
+        await rig.calm_down()
+        await rig.directory.change_status(D, lambda entry: drain(entry, "disk", 0))
+        rig.cluster.nodes[B].is_up = False  # Nobody misses it yet.
+        assert await rig.looks_in_a_round()
+        await rig.directory.repository.delete(keys.STATUSES.key(D), ANY_VERSION)
+        assert await rig.looks_in_a_round()
+
+    on_a_rig(body)
+
+
+def test_while_a_rebalance_is_open_nothing_is_calm() -> None:
+    async def body(rig: Rig) -> None:
+        await rig.ask_for(A, B, C, D)
+        await rig.rebalanced(RebalanceState.RUNNING)
+        while (await rig.rebalance()).is_open:
+            assert await rig.looks_in_a_round()
+        await rig.calm_down()
 
     on_a_rig(body)
 

@@ -283,6 +283,7 @@ class Driver:
                 ClusterView(
                     tuple(NODES.decode(_entry(entry)) for entry in nodes.entries),
                     frozenset(LIVE.id_of(entry.key) for entry in live.entries),
+                    {LIVE.id_of(entry.key): entry.version for entry in live.entries},
                 )
             )
 

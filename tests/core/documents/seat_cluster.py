@@ -113,6 +113,7 @@ class Node:
         self.cas = NO_STATE_CAS
         self.copies: dict[PartitionId, Copy] = {}
         self.is_up = self.is_live = self.is_warm = True
+        self.life = 1
 
     def answer(self, message: Message) -> Message:
         match message:
@@ -161,6 +162,7 @@ class Node:
             copy.is_ordered = False
             copy.master, copy.acks = NO_NODE, {}
         self.is_up = self.is_live = True
+        self.life += 1
 
     def stop(self) -> None:
         """Its lease ends with it."""
@@ -229,7 +231,8 @@ class SeatCluster:
 
     def around(self) -> Surroundings:
         live = frozenset(id for id, node in self.nodes.items() if node.is_live)
-        return Surroundings(live, live)
+        lives = {id: self.nodes[id].life for id in live}
+        return Surroundings(live, live, lives=lives)
 
     def tending(self, **fields: Any) -> Tending:
         return Tending(self.watch, self.around(), self.ids, self.now_ms, self.watch.seats, **fields)

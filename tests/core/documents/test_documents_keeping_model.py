@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from millrace.core.documents.calmness import CALM_MS, Calm
 from millrace.core.documents.document import PartitionId
 from millrace.core.documents.moving import move
 from millrace.core.documents.placement import Copies
 from millrace.core.documents.rebalance import Move
-from millrace.core.documents.tending import tend
+from millrace.core.documents.tending import Tended, Tending, tend
 from millrace.core.documents.watching import BucketWatch
 from millrace.core.procedure import Pause, Procedure
 from millrace.types import NO_NODE, NodeId
@@ -54,7 +55,8 @@ class Running:
         answer = None if isinstance(self._effect, Pause) else cluster.perform(self._effect)
         try:
             self._effect = self._procedure.send(answer)
-        except StopIteration:
+        except StopIteration as stop:
+            self.result: Any = stop.value
             return False
         return True
 
@@ -69,6 +71,8 @@ class Keeping:
         self.cluster.replicate()
         self.mover: Running | None = None
         self.keepers: list[Running] = []
+        self.begun: dict[Running, Tending] = {}  # Of the first keeper.
+        self.calm: Calm | None = None
         self.trace: list[str] = []
 
     def run(self) -> None:
@@ -114,7 +118,10 @@ class Keeping:
             self.cluster.nodes[node].is_live = False
 
     def renew_lease(self, node: NodeId) -> None:
-        self.cluster.nodes[node].is_live = self.cluster.nodes[node].is_up
+        held = self.cluster.nodes[node]
+        if held.is_up and not held.is_live:
+            held.is_live = True
+            held.life += 1
 
     # -- Keepers ------------------------------------------------------------------------------
 
@@ -123,20 +130,47 @@ class Keeping:
         if len(self.keepers) >= 2:
             return
         is_first = not self.keepers
+        if is_first and self._is_calm():
+            return
         self.cluster.now_ms += self.random.choice((100, 6_000))
         known = self.cluster.watch
         if not is_first:
             self.cluster.watch = BucketWatch()
         moving = (lambda: (P0,) if self.mover else ()) if is_first else tuple
-        self.keepers.append(Running(tend(NAME, self.cluster.tending(moving=moving))))
+        round = self.cluster.tending(moving=moving)
+        keeper = Running(tend(NAME, round))
+        self.keepers.append(keeper)
+        if is_first:
+            self.calm = None
+            self.begun[keeper] = round
         self.cluster.watch = known
+
+    def _is_calm(self) -> bool:
+        """Whatever went on since: then nobody waits for this keeper.  A copy that a late order of
+        the other one made may wait until the next look."""
+        cluster = self.cluster
+        if self.calm is None or not self.calm.lasts(
+            cluster.record, cluster.around(), cluster.now_ms
+        ):
+            return False
+        seat = cluster.seat()
+        assert cluster.serving() == [seat.active], "a calm bucket has a master"
+        assert {node for node, copy in cluster.copies() if copy.is_ordered} >= set(seat.holders)
+        return True
+
+    def _ended(self, keeper: Running) -> None:
+        self.keepers.remove(keeper)
+        round = self.begun.pop(keeper, None)
+        tended = keeper.result
+        if round is not None and isinstance(tended, Tended) and tended.is_calm:
+            self.calm = Calm(tended.record, round.around, round.now_ms + CALM_MS)
 
     def keep(self, node: NodeId) -> None:
         if self.keepers:
             keeper = self.random.choice(self.keepers)
             for _ in range(self.random.randint(1, 6)):
                 if not keeper.step(self.cluster):
-                    self.keepers.remove(keeper)
+                    self._ended(keeper)
                     return
 
     def begin_move(self, node: NodeId) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from millrace.core.documents.calmness import is_calm
 from millrace.core.documents.document import FailoverId, PartitionId, PartitionState
 from millrace.core.documents.map import BucketAttributes, BucketRecord, Seat
 from millrace.core.documents.seats import deposed
@@ -48,10 +49,12 @@ PASSES_MAX: Final = 6  # Fenced, chosen, told; and the same once more if somebod
 
 
 class Tended(msgspec.Struct, frozen=True):
-    """The record as it stands, and what the last look found."""
+    """The record as it stands, and what the last look found; whether it needs no look for a
+    while (`calmness.py`)."""
 
     record: BucketRecord
     plan: Plan
+    is_calm: bool = False
 
 
 class Tending(msgspec.Struct, frozen=True):
@@ -128,7 +131,9 @@ def _pass(record: BucketRecord, round: Tending) -> Procedure[Tended | NotChanged
         record = changed
         orders = watch.orders(record, hosted, moving)
     yield from send_orders(record, hosted, orders)
-    return Tended(record, plan)
+    # Whoever came to life since the round began may be gone again when the next one begins.
+    is_usual = around is round.around and not round.is_rebalancing
+    return Tended(record, plan, is_usual and is_calm(record, around, hosted, plan, moving))
 
 
 def fail_over(

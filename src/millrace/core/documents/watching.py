@@ -67,12 +67,14 @@ NO_COPIES: Final[CopiesSeen] = {}
 
 class Surroundings(msgspec.Struct, frozen=True):
     """`usable` nodes live, and may get copies.  An operator wants to do without those that are
-    `left_out`: they are told what was decided, and have no say in it."""
+    `left_out`: they are told what was decided, and have no say in it.  `lives` are as in
+    ClusterView."""
 
     live: frozenset[NodeId]
     usable: frozenset[NodeId]
     locations: Locations = {}
     left_out: frozenset[NodeId] = frozenset()
+    lives: Mapping[NodeId, int] = {}
 
     @property
     def heard(self) -> frozenset[NodeId]:

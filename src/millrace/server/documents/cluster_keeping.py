@@ -1,13 +1,15 @@
 """What the keeper does for buckets: masters, copies, rebalances, failovers that operators ask for,
 and the end of deleted ones.
 
-What is to be done is decided in `core/documents/watching.py` and `rebalance.py`, every round anew;
-here it is begun, and what takes long runs in tasks of its own.
+What is to be done is decided in `core/documents/watching.py` and `rebalance.py`, every round anew
+unless the bucket is calm (`calmness.py`); here it is begun, and what takes long runs in tasks of
+its own.
 
 I1  A partition has at most one move under way, and after a failure rests for a while.
 I2  Moves end with the process or by themselves.  One that is cut short leaves somebody pending in
     the seat, which whoever is the keeper next undoes.
 I3  A rebalance says who has copies as long as it runs; otherwise lost ones are made anew.
+I4  A bucket of which somebody wants something is not calm, nor one whose last look failed.
 """
 
 import asyncio
@@ -19,7 +21,9 @@ from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
+from millrace.core.documents.calmness import CALM_MS, Calm
 from millrace.core.documents.document import FailoverId, PartitionId
 from millrace.core.documents.failing_over import CannotFailOver
 from millrace.core.documents.failover_request import (
@@ -80,7 +84,21 @@ def surroundings(view: ClusterView, entries: Entries) -> Surroundings:
     hosts = [node for node in view.nodes if Role.DOCUMENTS in node.roles]
     live = frozenset(node.id for node in hosts if node.id in view.live)
     disabled = {node for node, entry in entries.items() if entry.is_disabled}
-    return Surroundings(live, live - disabled, {node.id: node.location for node in hosts})
+    locations = {node.id: node.location for node in hosts}
+    lives = {node: life for node, life in view.lives.items() if node in live}
+    return Surroundings(live, live - disabled, locations, lives=lives)
+
+
+class _Wishes(msgspec.Struct, frozen=True):
+    """What somebody wants of a bucket, if it is not done or given up, with the versions."""
+
+    rebalance: RebalanceRecord | None = None
+    failover: FailoverRequest | None = None
+    rebalance_version: int = 0
+    failover_version: int = 0
+
+
+NO_WISHES: Final = _Wishes()
 
 
 class _Watched:
@@ -91,6 +109,7 @@ class _Watched:
         self.moves: dict[PartitionId, Move] = {}
         self.resting_until_s: dict[PartitionId, float] = {}
         self.stuck: Stuck = {}
+        self.calm: Calm | None = None
 
 
 class ClusterKeeping:
@@ -100,6 +119,7 @@ class ClusterKeeping:
         runner: ProcedureRunner,
         patience_ms: int = PATIENCE_MS,
         replace_after_ms: int = REPLACE_AFTER_MS,
+        calm_ms: int = CALM_MS,
         draw: Callable[[], Iterator[FailoverId]] = draw_ids,
     ) -> None:
         self.moves_done = 0
@@ -108,6 +128,7 @@ class ClusterKeeping:
         self._runner = runner
         self._patience_ms = patience_ms
         self._replace_after_ms = replace_after_ms
+        self._calm_ms = calm_ms
         self._ids = draw()
         self._watched: dict[int, _Watched] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -123,7 +144,32 @@ class ClusterKeeping:
         records = await self._directory.buckets()
         for gone in self._watched.keys() - {record.id for record in records}:
             del self._watched[gone]
-        await asyncio.gather(*(self._look_after(record, around) for record in records))
+        wishes = await self._open_wishes() if records else {}
+        looks = [
+            self._look_after(record, around, wishes.get(record.name, NO_WISHES))
+            for record in records
+            if record.name in wishes or not self._is_calm(record, around)
+        ]
+        await asyncio.gather(*looks)
+
+    async def _open_wishes(self) -> dict[str, _Wishes]:
+        """By bucket.  They are read after the buckets: a wish for one that was deleted is none for
+        the next of its name."""
+        wishes: dict[str, _Wishes] = {}
+        for name, (rebalance, version) in (await self._directory.rebalances()).items():
+            if rebalance.is_open:
+                wishes[name] = _Wishes(rebalance, rebalance_version=version)
+        for name, (failover, version) in (await self._directory.failovers()).items():
+            if failover.is_open:
+                wishes[name] = replace(
+                    wishes.get(name, NO_WISHES), failover=failover, failover_version=version
+                )
+        return wishes
+
+    def _is_calm(self, record: BucketRecord, around: Surroundings) -> bool:
+        watched = self._watched.get(record.id)
+        calm = None if watched is None else watched.calm
+        return calm is not None and calm.lasts(record, around, _loop_ms())
 
     async def drop_leftovers(self, view: ClusterView) -> None:
         """The nodes are asked before the buckets are listed: one that a node has, and the list does
@@ -146,43 +192,46 @@ class ClusterKeeping:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _look_after(self, record: BucketRecord, around: Surroundings) -> None:
+    async def _look_after(
+        self, record: BucketRecord, around: Surroundings, wishes: _Wishes
+    ) -> None:
         watched = self._watched.get(record.id)
         if watched is None:
             fresh = BucketWatch(self._patience_ms, self._replace_after_ms)
             watched = self._watched[record.id] = _Watched(fresh)
-        rebalance, version = await self._directory.read_rebalance(record.name)
-        is_rebalancing = rebalance is not None and rebalance.is_open
+        watched.calm = None  # Keeps I4.
         round = Tending(
             watched.watch,
             around,
             self._ids,
-            int(asyncio.get_running_loop().time() * 1000),
+            _loop_ms(),
             watched.watch.seats,
             lambda: frozenset(watched.moves),
-            is_rebalancing=is_rebalancing,
+            is_rebalancing=wishes.rebalance is not None,
         )
-        round = await self._fail_over(record, round)
+        if wishes.failover is not None:
+            round = await self._fail_over(record, round, wishes.failover, wishes.failover_version)
         tended = await self._run(tend(record.name, round), TEND_TIMEOUT_MS)
         if not isinstance(tended, Tended):
             detail = tended.detail if isinstance(tended, NotChanged) else "it took too long"
             _log("bucket.not_tended", bucket=record.name, detail=detail)
             return
         self._tell_stuck(record.name, watched, tended.plan.stuck)
-        if rebalance is not None and rebalance.is_open:
-            await self._rebalance(tended.record, watched, around, rebalance, version)
-        else:
-            running = watched.moves.values()
-            wanted = self._rested(watched, tended.plan.moves)
-            self._begin(tended.record, watched, choose_moves(wanted, running, tended.record.seats))
+        if wishes.rebalance is not None:
+            await self._rebalance(tended.record, watched, around, wishes)
+            return
+        running = watched.moves.values()
+        wanted = self._rested(watched, tended.plan.moves)
+        self._begin(tended.record, watched, choose_moves(wanted, running, tended.record.seats))
+        if tended.is_calm:
+            watched.calm = Calm(tended.record, round.around, round.now_ms + self._calm_ms)
 
-    async def _fail_over(self, record: BucketRecord, usual: Tending) -> Tending:
+    async def _fail_over(
+        self, record: BucketRecord, usual: Tending, request: FailoverRequest, version: int
+    ) -> Tending:
         """What an operator asked for; the usual round as it is to be after it."""
-        request, version = await self._directory.read_failover(record.name)
-        if request is None or not request.is_open:
-            return usual
         left = left_of(request, record)
-        round = msgspec.structs.replace(
+        round = replace(
             usual,
             around=leave_out(usual.around, request.without),
             forced=left if request.is_forced else (),
@@ -194,7 +243,7 @@ class ClusterKeeping:
         else:
             stuck = {}
         await self._judge_failover(record, request, stuck, version)
-        return msgspec.structs.replace(usual, around=around_usual(usual.around, request, stuck))
+        return replace(usual, around=around_usual(usual.around, request, stuck))
 
     async def _judge_failover(
         self, record: BucketRecord, request: FailoverRequest, stuck: Stuck, version: int
@@ -218,10 +267,11 @@ class ClusterKeeping:
         record: BucketRecord,
         watched: _Watched,
         around: Surroundings,
-        rebalance: RebalanceRecord,
-        version: int,
+        wishes: _Wishes,
     ) -> None:
         """The record is written before a move begins, so that what it says is never ahead."""
+        rebalance, version = wishes.rebalance, wishes.rebalance_version
+        assert rebalance is not None
         running = watched.moves.values()
         after, moves = go_on(rebalance, record, around.usable, around.locations, running, _now_ms())
         if after != rebalance:
@@ -284,6 +334,10 @@ class ClusterKeeping:
 
 def _now_ms() -> int:
     return int(time.time() * 1000)
+
+
+def _loop_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)
 
 
 def _log(event: str, **fields: object) -> None:

@@ -1,7 +1,8 @@
 """A keeper of the bucket: looks at it, changes seats, tells nodes, and moves partitions.
 
-What it does is decided by the real procedures; that there may be two of them at once, or one that
-died in the middle, is what the repository's compare-and-set and the terms must bear.
+What it does is decided by the real procedures, and so is when the bucket needs no look; that there
+may be two of them at once, or one that died in the middle, is what the repository's compare-and-set
+and the terms must bear.
 """
 
 from collections.abc import Iterator
@@ -10,15 +11,24 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from millrace.core.documents.calmness import CALM_MS, Calm
 from millrace.core.documents.document import FailoverId, PartitionId
 from millrace.core.documents.failing_over import CannotFailOver, CannotReason
 from millrace.core.documents.failover_request import leave_out
+from millrace.core.documents.map import BucketRecord
 from millrace.core.documents.moving import Moved, NotMoved, move
 from millrace.core.documents.rebalance import Move, choose_moves
 from millrace.core.documents.settling import NotChanged
 from millrace.core.documents.tending import Tended, Tending, fail_over, tend
 from millrace.core.documents.watching import BucketWatch, Surroundings
-from millrace.core.procedure import ClusterView, DeadlinePassed, Failure, ListNodes, Procedure
+from millrace.core.procedure import (
+    ClusterView,
+    DeadlinePassed,
+    Failure,
+    ListNodes,
+    Procedure,
+    ReadBucket,
+)
 from millrace.sim.driver import Driver
 from millrace.sim.process import Process
 from millrace.sim.schedule import MS, SECOND
@@ -41,6 +51,7 @@ class KeeperProcess(Process):
         self.stuck: dict[PartitionId, CannotFailOver] = {}
         self._driver: Driver
         self._watch: BucketWatch
+        self._calm: Calm | None = None
         self._ids = self._draw_ids()
         self._is_looking = False
         self._moves: dict[PartitionId, Move] = {}
@@ -54,6 +65,7 @@ class KeeperProcess(Process):
         shape = self.world.shape
         self._driver = Driver(self)
         self._watch = BucketWatch(shape.patience_ms, 2 * shape.lease_ms)
+        self._calm = None
         self._is_looking = False
         self._moves = {}
         self._forced = set()
@@ -71,11 +83,27 @@ class KeeperProcess(Process):
         if isinstance(view, Failure):
             self._is_looking = False
             return
-        procedure = tend(self.world.record.name, self._round(view))
-        self._driver.start(self._until_late(procedure), self._tended, TEND_US)
+        name = self.world.record.name
+        self._driver.perform(ReadBucket(name), partial(self._listed, self._round(view)))
+
+    def _listed(self, round: Tending, read: tuple[BucketRecord | None, int] | Failure) -> None:
+        record = None if isinstance(read, Failure) else read[0]
+        if record is None or self._is_calm(record, round):
+            self._is_looking = False
+            return
+        self._calm = None
+        procedure = self._until_late(tend(record.name, round))
+        self._driver.start(procedure, partial(self._tended, round), TEND_US)
+
+    def _is_calm(self, record: BucketRecord, round: Tending) -> bool:
+        if self._calm is None or self._forced:
+            return False
+        is_calm = self._calm.lasts(record, round.around, round.now_ms)
+        self.world.count("keeper.calm" if is_calm else "keeper.woken")
+        return is_calm
 
     def _round(self, view: ClusterView) -> Tending:
-        around = Surroundings(view.live, view.live)
+        around = Surroundings(view.live, view.live, lives=view.lives)
         now_ms = self.world.schedule.now_us // MS
         forced = frozenset(self._forced)
         return Tending(
@@ -93,7 +121,7 @@ class KeeperProcess(Process):
         except DeadlinePassed:
             return NotChanged("it took too long")
 
-    def _tended(self, tended: Tended | NotChanged) -> None:
+    def _tended(self, round: Tending, tended: Tended | NotChanged) -> None:
         self._is_looking = False
         if isinstance(tended, NotChanged):
             self.said = tended.detail
@@ -106,6 +134,8 @@ class KeeperProcess(Process):
         running = self._moves.values()
         for plan in choose_moves(tended.plan.moves, running, tended.record.seats):
             self.begin_move(plan)
+        if tended.is_calm:
+            self._calm = Calm(tended.record, round.around, round.now_ms + CALM_MS)
 
     # -- What operators want ------------------------------------------------------------------
 
