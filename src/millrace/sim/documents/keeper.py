@@ -1,8 +1,8 @@
 """A keeper of the bucket: looks at it, changes seats, tells nodes, and moves partitions.
 
-What it does is decided by the real procedures, and so is when the bucket needs no look; that there
-may be two of them at once, or one that died in the middle, is what the repository's compare-and-set
-and the terms must bear.
+What it does is decided by the real procedures, and so is, in some worlds, when the bucket needs no
+look; that there may be two of them at once, or one that died in the middle, is what the
+repository's compare-and-set and the terms must bear.
 """
 
 from collections.abc import Iterator
@@ -83,8 +83,11 @@ class KeeperProcess(Process):
         if isinstance(view, Failure):
             self._is_looking = False
             return
-        name = self.world.record.name
-        self._driver.perform(ReadBucket(name), partial(self._listed, self._round(view)))
+        name, round = self.world.record.name, self._round(view)
+        if self.world.shape.knows_calm:
+            self._driver.perform(ReadBucket(name), partial(self._listed, round))
+        else:
+            self._tend(name, round)
 
     def _listed(self, round: Tending, read: tuple[BucketRecord | None, int] | Failure) -> None:
         record = None if isinstance(read, Failure) else read[0]
@@ -92,7 +95,10 @@ class KeeperProcess(Process):
             self._is_looking = False
             return
         self._calm = None
-        procedure = self._until_late(tend(record.name, round))
+        self._tend(record.name, round)
+
+    def _tend(self, name: str, round: Tending) -> None:
+        procedure = self._until_late(tend(name, round))
         self._driver.start(procedure, partial(self._tended, round), TEND_US)
 
     def _is_calm(self, record: BucketRecord, round: Tending) -> bool:

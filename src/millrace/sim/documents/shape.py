@@ -63,6 +63,7 @@ class DocumentsShape(msgspec.Struct, frozen=True):
     send_buffer_bytes: int
     chaos_us: int
     trouble_us: int  # Mean time between two troubles.
+    knows_calm: bool  # A keeper that leaves a bucket alone while nothing happens to it.
     troubles: tuple[DocumentsTrouble, ...]
 
     @property
@@ -115,6 +116,7 @@ def draw(seed: str) -> DocumentsShape:
         send_buffer_bytes=rng.choice((200, 2_000, 1_000_000)),
         chaos_us=rng.choice((2_000_000, 4_000_000, 5_000_000)),
         trouble_us=rng.choice((150_000, 300_000, 600_000)),
+        knows_calm=Random(f"{seed}/keepers").random() < 0.5,
         troubles=_draw_troubles(Random(f"{seed}/documents-troubles")),
     )
 
