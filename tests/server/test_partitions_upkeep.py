@@ -28,6 +28,7 @@ from millrace.core.messages.documents import CarriedOut, CarryOut, PartitionOrde
 from millrace.errors import ConnectionLost, NotConnected
 from millrace.server.documents.carrying_out import carry_out
 from millrace.server.partitions import upkeep, warming
+from millrace.server.partitions.bucket import BucketPartitions
 from millrace.server.partitions.flusher import RETRY_DAMAGED_MS
 from millrace.server.partitions.front import BucketFront
 from millrace.server.partitions.upkeep import Upkeep
@@ -213,6 +214,77 @@ def test_keys_that_fill_memory_are_not_searched_again_and_again(
     world.pass_ms(100)
     rounds(world, upkeep_of(node), 1)
     assert node.values()[b"more"] is None
+
+
+def filled(**attributes: int) -> tuple[World, Node, Upkeep]:
+    """With 50 documents that are on disk, and nothing that was not looked at."""
+    world = World()
+    node = Node(world, ONE)
+    node.lead(**attributes)
+    for at in range(50):
+        node.put(b"%d" % at, bytes(10_000))
+    world.pass_ms(100)
+    looking = upkeep_of(node, front_of(node))
+    rounds(world, looking)
+    assert not node.bucket.is_stirred
+    return world, node, looking
+
+
+def test_room_is_not_reckoned_where_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, node, looking = filled()
+    reckoned: list[int] = []
+    for name in ("memory_bytes", "queued_bytes"):
+        monkeypatch.setattr(BucketPartitions, name, property(lambda self: reckoned.append(1) or 0))
+    rounds(world, looking, 10)
+    assert not reckoned
+    node.put(b"more")
+    world.pass_ms(0)
+    rounds(world, looking, 1)
+    assert reckoned
+
+
+def test_memory_is_given_back_when_less_of_it_is_allowed() -> None:
+    world, node, looking = filled()
+    node.order(memory_bytes=100_000)
+    rounds(world, looking)
+    assert node.bucket.memory_bytes <= 100_000
+
+
+def test_values_that_were_read_from_disk_leave_memory_again() -> None:
+    world, node, looking = filled(memory_bytes=100_000)
+    front = front_of(node)
+    for at in range(50):
+        found = done(front, Command(Verb.GET, b"%d" % at))
+        assert found.document is not None and found.document.value
+    assert node.bucket.memory_bytes > 500_000
+    rounds(world, looking)
+    assert node.bucket.memory_bytes <= 100_000
+
+
+def test_room_that_one_round_could_not_make_is_made_by_the_next_ones() -> None:
+    """Each partition is asked for its share, and one of them has keys alone to give."""
+    world = World()
+    node = Node(world, ONE)
+    node.lead(memory_bytes=400_000)
+    node.order(PartitionOrder(PartitionId(1), PartitionState.ACTIVE, 1, CAFE), memory_bytes=400_000)
+    world.pass_ms(100)
+    keys = node.bucket.held[PartitionId(1)].partition
+    for at in range(800):
+        keys.store(b"%0200d" % at, b"", 0, 0, node.around.now_us())
+    for at in range(50):
+        node.put(b"%d" % at, bytes(10_000))
+    world.pass_ms(100)
+    looking = upkeep_of(node)
+    looking.look()
+    assert node.bucket.memory_bytes > 400_000 and not node.bucket.queued_bytes
+    rounds(world, looking, 10)
+    assert node.bucket.memory_bytes <= 400_000
+
+
+def test_what_a_start_loads_is_reckoned_again_when_all_is_loaded() -> None:
+    _, node, _ = filled()
+    node.bucket.warmed()
+    assert node.bucket.is_stirred
 
 
 # -- Congestion -----------------------------------------------------------------------------------

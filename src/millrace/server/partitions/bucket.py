@@ -6,6 +6,9 @@ I2  A master serves nobody before its row is durable, nor before an order has na
     node's present lease: while it had none another may have become the master.  The state CAS
     changes with the lease, so that no order from before it counts.
 I3  What changed within one event is looked at once, after it.
+I4  Room is reckoned only for a bucket that is stirred: something was written, loaded or read from
+    disk since, or an order came, or the last reckoning found changes that are not on disk or too
+    much memory taken.  In any other it is as it was.
 """
 
 import logging
@@ -65,6 +68,7 @@ class BucketPartitions:
         self._lease = around.lease  # The last that it had.
         self.is_warm = False
         self.is_enabled = False  # The front end is on: an order came since the start.
+        self.is_stirred = True  # Keeps I4.
         self.held: dict[PartitionId, HeldPartition] = {}
         self._isolated: set[PartitionId] = set()  # Damaged on disk.
         self._store = store
@@ -91,7 +95,7 @@ class BucketPartitions:
         logger.error("partition.damaged", extra={"fields": fields})
 
     def warmed(self) -> None:
-        self.is_warm = True
+        self.is_warm = self.is_stirred = True
 
     def _make(self, number: PartitionId, term: int) -> HeldPartition:
         if number in self._isolated:
@@ -171,6 +175,7 @@ class BucketPartitions:
             answer(refused)
             return
         self.attributes = message.attributes
+        self.is_stirred = True
         self.cas = cas = self._around.draw()
         self.is_enabled = True
         waiting = len(message.orders)
@@ -285,6 +290,13 @@ class BucketPartitions:
         for number in sorted(self.held):
             yield self.held[number].partition
 
+    def restore(self, number: PartitionId, document: Document) -> None:
+        """A value was read from disk."""
+        held = self.held.get(number)
+        if held is not None:
+            held.partition.restore(document)
+            self.is_stirred = True
+
     # -- What a producer needs (`ChangeSource`) -------------------------------------------------
 
     def partition(self, number: PartitionId) -> Partition | None:
@@ -339,6 +351,7 @@ class BucketPartitions:
                 self.acknowledged(session.name, ack)
 
     def _note_change(self, number: PartitionId) -> None:
+        self.is_stirred = True
         self._changed.add(number)
         if not self._is_look_due:
             self._is_look_due = True
@@ -407,9 +420,12 @@ class BucketPartitions:
         )
 
     def make_room(self) -> None:
-        """Values that are on disk leave memory, the same share of each partition."""
+        """Values that are on disk leave memory, the same share of each partition.  Keeps I4."""
+        if not self.is_stirred:
+            return
         total_bytes = self.memory_bytes
         surplus_bytes = total_bytes - self.attributes.memory_bytes
+        self.is_stirred = surplus_bytes > 0 or self.queued_bytes > 0
         if surplus_bytes <= 0:
             return
         spare_bytes = self.attributes.memory_bytes // EVICT_SHARE

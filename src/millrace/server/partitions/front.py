@@ -121,9 +121,8 @@ class BucketFront:
             raise ValueUnavailable(str(error)) from error
         if found is None or found.cas != document.cas:
             raise ValueUnavailable(f"{document.key!r} is not on disk")
-        partition = self.copy(number)
-        if partition is not None:
-            partition.restore(found)
+        if self.here is not None:
+            self.here.restore(number, found)
         return found
 
     def _fetch(self, number: PartitionId, keys: Sequence[bytes]) -> list[Document]:

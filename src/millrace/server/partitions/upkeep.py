@@ -70,7 +70,9 @@ class Upkeep:
         if self._flusher.is_full or self._flusher.has_store_failed:
             return True
         here = front.here
-        return here is not None and here.queued_bytes > QUEUED_BYTES_MAX
+        if here is None or not here.is_stirred:  # Else it was just found that nothing is queued.
+            return False
+        return here.queued_bytes > QUEUED_BYTES_MAX
 
     def _walk(self) -> Iterator[None]:
         """All partitions in turn, for ever.  Keeps I1: a bite of one in each round."""
