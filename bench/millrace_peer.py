@@ -67,6 +67,7 @@ class MillracePeer:
         self._cluster: LocalCluster | None = None
         self._client: Client | None = None
         self._ack = Ack.DISK
+        self._logs: dict[str, Log] = {}  # Those in use: whoever appends holds on to its log.
         self._has_entered = False
 
     def supports(self, kind: Kind) -> bool:
@@ -88,6 +89,7 @@ class MillracePeer:
         if self._client is not None:
             await self._client.close()
             self._client = None
+            self._logs.clear()
         if self._has_entered:
             self._has_entered = False
             self._cluster = None
@@ -107,10 +109,11 @@ class MillracePeer:
         )
 
     async def delete_log(self, log: str) -> None:
+        self._logs.pop(log, None)
         await self._connected().delete_log(self._named(log))
 
     async def append(self, log: str, payload: bytes) -> None:
-        opened = await self._log(log)
+        opened = self._logs.get(log) or await self._log(log)
         try:
             await opened.append(payload)
         except MillraceError as error:
@@ -178,7 +181,8 @@ class MillracePeer:
         return await opened.read(first, first + count, settings=self.settings)
 
     async def _log(self, log: str) -> Log:
-        return await self._connected().log(self._named(log))
+        opened = self._logs[log] = await self._connected().log(self._named(log))
+        return opened
 
     def _named(self, log: str) -> str:
         return f"{self.name}-{log}"
