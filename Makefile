@@ -42,33 +42,34 @@ ELSEWHERE := $(addprefix --ignore=,$(SINK) $(FOLLOWING))
 
 .PHONY: test
 test: $(STAMP) ## Run every test
-	$(MAKE) --jobs 2 test-model test-processes
+	$(MAKE) --jobs 3 test-beside-others
 	$(BIN)/python -m pytest -m alone $(MODEL) $(WAITING) $(ELSEWHERE)
 
-.PHONY: test-processes
-test-processes: check
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(QUIET)
-	$(MAKE) --jobs 2 test-sink test-following
-	$(MAKE) --jobs 2 test-waiting test-rest
+.PHONY: test-beside-others
+test-beside-others: test-model test-waiting test-rest
 
 .PHONY: test-model
 test-model: $(STAMP)
 	nice -n 19 $(BIN)/python -m pytest -m 'not alone' $(MODEL)
 
+.PHONY: test-quiet
+test-quiet: check
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(QUIET)
+
 .PHONY: test-sink
-test-sink: $(STAMP)
+test-sink: test-quiet
 	$(BIN)/python -m pytest --spark standalone $(SINK)
 
 .PHONY: test-following
-test-following: $(STAMP)
+test-following: test-quiet
 	$(BIN)/python -m pytest --spark standalone $(FOLLOWING)
 
 .PHONY: test-waiting
-test-waiting: $(STAMP)
+test-waiting: test-sink test-following
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'not alone' $(WAITING) $(ELSEWHERE)
 
 .PHONY: test-rest
-test-rest: $(STAMP)
+test-rest: test-sink test-following
 	$(BIN)/python -m pytest $(addprefix --ignore=,$(QUIET) $(MODEL) $(WAITING))
 
 .PHONY: explore
