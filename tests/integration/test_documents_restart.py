@@ -1,5 +1,7 @@
 """A node with documents is killed, or stopped, and started again: what was on disk is there."""
 
+import asyncio
+
 import pytest
 
 from millrace.client import Client
@@ -97,6 +99,43 @@ def test_more_documents_than_memory(make_cluster: MakeCluster) -> None:
             assert metrics_of(cluster, 1)["millrace_documents"] == len(written)
 
     run(body(make_cluster(1)))
+
+
+def test_what_is_left_of_a_deleted_bucket_is_dropped_also_by_a_node_that_was_away(
+    make_cluster: MakeCluster,
+) -> None:
+    async def body(cluster: LocalCluster) -> None:
+        async with connected(cluster) as client:
+            buckets = {
+                name: await client.create_bucket(name, partitions=6, replicas=2)
+                for name in ("gone", "kept")
+            }
+            for bucket in buckets.values():
+                await bucket.set(b"key", b"value")
+            ids = {record.name: record.id for record in await client.directory.buckets()}
+            await hold(client, cluster, set(ids.values()))
+            await kill(cluster, 3)
+            await client.delete_bucket("gone")
+            await start(cluster, 3)
+            await hold(client, cluster, {ids["kept"]})
+            found = await buckets["kept"].get(b"key")
+            assert found is not None and found.value == b"value"
+
+    run(body(make_cluster(3)))
+
+
+async def hold(client: Client, cluster: LocalCluster, wanted: set[int]) -> None:
+    """All nodes have partitions of these buckets and no others."""
+
+    async def held() -> list[set[int]]:
+        asked = (client.ask_node(node.id, DescribeBuckets(), 5_000) for node in cluster.nodes)
+        answers = await asyncio.gather(*asked)
+        return [
+            {each.id for each in answer.buckets} if isinstance(answer, BucketsDescribed) else set()
+            for answer in answers
+        ]
+
+    await eventually(held, lambda found: all(each == wanted for each in found), what="the buckets")
 
 
 async def copies_of(client: Client, bucket: Bucket) -> dict[int, HostedPartition]:

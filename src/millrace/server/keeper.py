@@ -150,6 +150,7 @@ class KeeperLoop:
         self._begin_chore("retain_commits", self._commits.retain)
         self._begin_chore("appoint_committers", self._commits.appoint)
         self._begin_chore("forget_nameless_sequenced", self._sequenced.forget_nameless)
+        self._begin_chore("drop_deleted_buckets", partial(self._buckets.drop_leftovers, view))
 
     def _begin_chore(self, name: str, chore: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if name not in self._chores:

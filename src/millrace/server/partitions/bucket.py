@@ -28,6 +28,7 @@ from millrace.core.messages import Message, Refusal, Refused
 from millrace.core.messages.documents import (
     CasMismatch,
     HostedBucket,
+    HostedPartition,
     PartitionOrder,
     PartitionsSet,
     SetPartitions,
@@ -142,10 +143,13 @@ class BucketPartitions:
     # -- Orders ---------------------------------------------------------------------------------
 
     def describe(self, partitions: Sequence[PartitionId] = ()) -> HostedBucket:
-        self._look_at_lease()
         chosen = partitions or sorted(self.held)
         lease = self._around.lease
         told = tuple(self.held[number].describe(lease) for number in chosen if number in self.held)
+        return self.summarize(told)
+
+    def summarize(self, told: tuple[HostedPartition, ...] = ()) -> HostedBucket:
+        self._look_at_lease()
         documents = sum(
             len(each.partition.table)
             for each in self.held.values()

@@ -8,8 +8,6 @@ I2  A bucket is known as long as the node has a partition of it.  When the last 
 
 from collections.abc import Callable
 
-from msgspec.structs import replace
-
 from millrace.core.documents.map import BucketAttributes
 from millrace.core.messages import Message, Refusal, Refused
 from millrace.core.messages.documents import (
@@ -51,8 +49,7 @@ class HostedBuckets:
         if message.bucket:
             asked = self.buckets.get(message.bucket)
             return BucketsDescribed(() if asked is None else (asked.describe(message.partitions),))
-        every = [each.describe() for each in self.buckets.values()]
-        return BucketsDescribed(tuple(replace(each, partitions=()) for each in every))
+        return BucketsDescribed(tuple(each.summarize() for each in self.buckets.values()))
 
     def order(self, message: SetPartitions, answer: Answer) -> None:
         """Keeps I1."""
