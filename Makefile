@@ -26,51 +26,42 @@ $(STAMP): requirements.lock pyproject.toml
 demo: $(STAMP) ## Five nodes, a million records counted by Spark, one node killed: prove nothing was lost
 	$(BIN)/python -m millrace.demo
 
-# Tests without processes share the cores.  Those of Spark's own cluster wait half of their time, so
-# two run beside each other; so do those that wait for other processes, the longest of which are
-# begun first.  The simulator gets what all of these leave of the cores.  What measures, or has a
-# time limit that a busy machine could break, is marked `alone`.
+# Tests without processes share the cores, and so do those that wait for processes most of their
+# time; the longest are begun first.  The simulator gets what these and Spark's own cluster leave of
+# the cores.  What measures, or has a time limit that a busy machine could break, is marked `alone`.
 QUIET := $(addprefix tests/,client codec conformance core meta runtime scenario server tidy)
-MODEL := tests/sim
+CANARIES := tests/sim/test_canaries.py
+WORLDS := $(addprefix tests/sim/,test_seeds.py test_documents_worlds.py test_changes_worlds.py)
 WAITING := $(addprefix tests/,spark/logs docs bench/test_bench_spark_run.py integration spark cli)
 
 # What writes and follows runs on a master with two workers, as with users who have more than one
 # machine; the rest of Spark's tests in one process.
-SINK := tests/spark/sink
-FOLLOWING := $(addprefix tests/spark/,pipelines buckets changes)
-ELSEWHERE := $(addprefix --ignore=,$(SINK) $(FOLLOWING))
+STANDALONE := $(addprefix tests/spark/,buckets changes pipelines sink)
+ELSEWHERE := $(addprefix --ignore=,$(STANDALONE))
 
 .PHONY: test
-test: $(STAMP) ## Run every test
-	$(MAKE) --jobs 3 test-beside-others
-	$(BIN)/python -m pytest -m alone $(MODEL) $(WAITING) $(ELSEWHERE)
-
-.PHONY: test-beside-others
-test-beside-others: test-model test-waiting test-rest
-
-.PHONY: test-model
-test-model: $(STAMP)
-	nice -n 19 $(BIN)/python -m pytest -m 'not alone' $(MODEL)
-
-.PHONY: test-quiet
-test-quiet: check
+test: check ## Run every test
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(QUIET)
+	$(MAKE) --jobs 2 test-standalone test-worlds
+	$(MAKE) --jobs 2 test-waiting test-canaries
+	$(BIN)/python -m pytest -m alone $(WORLDS) $(WAITING) $(ELSEWHERE)
+	$(BIN)/python -m pytest $(addprefix --ignore=,$(QUIET) $(CANARIES) $(WORLDS) $(WAITING))
 
-.PHONY: test-sink
-test-sink: test-quiet
-	$(BIN)/python -m pytest --spark standalone $(SINK)
+.PHONY: test-standalone
+test-standalone: $(STAMP)
+	$(BIN)/python -m pytest --spark standalone $(STANDALONE)
 
-.PHONY: test-following
-test-following: test-quiet
-	$(BIN)/python -m pytest --spark standalone $(FOLLOWING)
+.PHONY: test-worlds
+test-worlds: $(STAMP)
+	nice -n 19 $(BIN)/python -m pytest -m 'not alone' $(WORLDS)
 
 .PHONY: test-waiting
-test-waiting: test-sink test-following
+test-waiting: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'not alone' $(WAITING) $(ELSEWHERE)
 
-.PHONY: test-rest
-test-rest: test-sink test-following
-	$(BIN)/python -m pytest $(addprefix --ignore=,$(QUIET) $(MODEL) $(WAITING))
+.PHONY: test-canaries
+test-canaries: $(STAMP)
+	nice -n 19 $(BIN)/python -m pytest $(CANARIES)
 
 .PHONY: explore
 explore: $(STAMP) ## Run the property tests with examples that nobody has seen
