@@ -10,11 +10,8 @@ that neighbouring blocks lie on the same nodes and a reader gets long runs from 
   I3  It takes time in proportion to the nodeset: nothing is drawn and thrown away.
   I4  Where the domains allow it every node is as likely as any other to be in a copyset, and to
       be its first.  Domains are drawn by the number of their nodes for that reason; a domain
-      that no copyset can do without gives its nodes more to do.  So does a near node: one that
-      is to have a copy whenever it can, by whoever asks for a copyset.
+      that no copyset can do without gives its nodes more to do.
   I5  SLOW nodes are avoided only as long as enough others are left: a slow cluster still writes.
-  I6  A log whose appends come one at a time has a near copy, on its sequencer's own node; one that
-      is written in bulk burdens no node more than the others, but for its first copyset.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -26,7 +23,7 @@ import msgspec
 from millrace.core.replication import Locations, Replication, Scope, domain_of, requirements
 from millrace.core.sequenced.settings import SequencerSettings
 from millrace.limits import COPYSET_SIZE_MAX
-from millrace.types import NO_NODE, NodeId
+from millrace.types import NodeId
 
 Copyset = tuple[NodeId, ...]
 Draw = Callable[[int], int]  # A number of 0..n-1, each as likely as the others.
@@ -142,17 +139,14 @@ class CopysetChooser:
             if scope is not Scope.NODE
         ]
 
-    def choose(
-        self, size_extra: int, avoided: Collection[NodeId], near: NodeId = NO_NODE
-    ) -> Copyset | None:
-        """R nodes in random order, `near` among them if it can be, and up to `size_extra` more
-        behind them as far as there are any; None if it cannot be done without the avoided ones
-        (I2)."""
+    def choose(self, size_extra: int, avoided: Collection[NodeId]) -> Copyset | None:
+        """R nodes in random order, and up to `size_extra` more behind them as far as there are
+        any; None if it cannot be done without the avoided ones (I2)."""
         away = frozenset(avoided)
         left = [node for node in self._nodeset if node not in away]
         if len(left) < self._copies:
             return None
-        chosen = [near] if near in left else []  # Whoever comes first stands in no other's way.
+        chosen: list[NodeId] = []
         for factor, domains in self._scopes:
             added = self._in_new_domains(left, chosen, factor, domains)
             if added is None:
@@ -220,21 +214,14 @@ class CopysetChooser:
 
 class StickyCopysets:
     """One copyset for many blocks, until it has taken enough of them, is old, a store failed or one
-    of its nodes is avoided.
-
-    Who appends one block after the other waits for the slowest of its copies each time, and the one
-    on the sequencer's own node needs no connection.  Who has many blocks under way waits for bytes,
-    and gains by spreading them.  What a log was written like shows in the copyset before."""
+    of its nodes is avoided."""
 
     def __init__(
         self,
         chooser: CopysetChooser,
         settings: SequencerSettings | None = None,
-        near: NodeId = NO_NODE,
     ) -> None:
-        """`near` is the sequencer's own node; it need not store the log."""
         self._chooser = chooser
-        self._near = near
         settings = settings or SequencerSettings()
         self._size_extra = settings.extras
         self._bytes_max = settings.sticky_bytes
@@ -242,22 +229,13 @@ class StickyCopysets:
         self._copyset: Copyset | None = None
         self._bytes = 0  # Given to the copyset so far.
         self._since_ms = 0
-        self._blocks = 0  # Since the one before was given up, and how many of them were alone.
-        self._lone = 0
 
-    def next(
-        self, size_bytes: int, now_ms: int, avoided: Collection[NodeId], is_lone: bool = True
-    ) -> Copyset | None:
-        """For the first wave of a block; None if no copyset is possible now.  The block `is_lone`
-        if no other is under way."""
+    def next(self, size_bytes: int, now_ms: int, avoided: Collection[NodeId]) -> Copyset | None:
+        """For the first wave of a block; None if no copyset is possible now."""
         is_full = self._bytes + size_bytes > self._bytes_max
         if is_full or not self._is_usable(now_ms, avoided):
-            near = self._near if 2 * self._lone >= self._blocks else NO_NODE  # Keeps I6.
-            self._blocks = self._lone = 0
-            self._begin(self._chooser.choose(self._size_extra, avoided, near), now_ms)
+            self._begin(self._chooser.choose(self._size_extra, avoided), now_ms)
         self._bytes += size_bytes
-        self._blocks += 1
-        self._lone += is_lone
         return self._copyset
 
     def another(self, than: Copyset, now_ms: int, avoided: Collection[NodeId]) -> Copyset | None:
