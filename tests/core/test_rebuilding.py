@@ -279,6 +279,56 @@ def test_a_node_that_lives_again_empty_gets_its_copies_back_if_nobody_else_can_h
     assert cluster.nodes[NodeId(3)].copies() == before
 
 
+# A recovery may do with fewer copies than are wanted while nodes are lost: short blocks.
+
+
+def test_a_short_block_gets_its_copy_when_the_lost_node_lives_again() -> None:
+    cluster = ModelCluster(3)
+    cluster.append(data(1, 1), (2, 1))
+    rebuild(cluster, 3, refillable=frozenset(nodes(3)))
+    assert placements(cluster, data(1, 1).first) == {Placement(nodes(2, 1, 3), 1)}
+    assert holders(cluster, data(1, 1).first) == set(nodes(1, 2, 3))
+
+
+def test_a_short_block_gets_its_copy_on_whoever_can_take_it() -> None:
+    cluster = ModelCluster(4)
+    cluster.append(data(1, 1), (1, 2))
+    assert rebuild(cluster, 3) == 1
+    assert placements(cluster, data(1, 1).first) == {Placement(nodes(1, 2, 4), 1)}
+
+
+def test_nobody_has_finished_with_a_lost_node_while_a_block_is_short() -> None:
+    cluster = ModelCluster(3)
+    cluster.append(data(1, 1), (1, 2))
+    tally, _ = walk(cluster, ward(1, 3))
+    assert (tally.blocks_left, tally.waits_for) == ({3: 1}, "e1n1: no other node can take it")
+    tally, _ = walk(cluster, ward(2, 3))
+    assert (tally.blocks_left, tally.waits_for) == ({3: 1}, "e1n1: node 1 is to give it")
+
+
+def test_a_block_that_stays_short_is_not_done() -> None:
+    cluster = ModelCluster(4)
+    cluster.append(data(1, 1), (1,))
+    tally, _ = walk(cluster, ward(1, 2, 3))
+    assert placements(cluster, data(1, 1).first) == {Placement(nodes(1, 4), 1)}
+    assert tally.blocks_left == {2: 1, 3: 1}
+
+
+def test_a_donor_that_has_finished_is_not_waited_for_with_a_short_block() -> None:
+    """The recovery came after it."""
+    cluster = ModelCluster(4)
+    cluster.append(data(1, 1), (1, 2))
+    late = ward(2, 3, finished={NodeId(3): frozenset(nodes(1))})
+    assert walk(cluster, late)[0].blocks_done == 1
+
+
+def test_a_drain_has_nothing_to_do_with_short_blocks() -> None:
+    cluster = ModelCluster(3)
+    cluster.append(data(1, 1), (1, 2))
+    tally, _ = walk(cluster, ward(1, 3, leaving=frozenset(nodes(3))))
+    assert tally == Tally()
+
+
 def test_a_drained_node_gives_what_nobody_else_holds() -> None:
     cluster = ModelCluster(3, replication=1)
     cluster.append(data(1, 1), (2,))
@@ -391,5 +441,5 @@ def test_however_walks_are_interrupted_every_block_ends_up_where_its_copyset_say
 def test_donors_of_many_copies_agree() -> None:
     copies: list[Copy] = [copy(data(1, 1), *order) for order in [(1, 2, 3), (2, 1, 3), (3, 2, 1)]]
     for each in copies:
-        chosen = {ward(me, 3).donor_of(each.placement) for me in (1, 2, 4, 5)}
+        chosen = {ward(me, 3).donor_of(each.placement, {NodeId(3)}) for me in (1, 2, 4, 5)}
         assert len(chosen) == 1

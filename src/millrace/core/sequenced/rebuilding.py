@@ -50,7 +50,7 @@ from millrace.core.procedure import (
     ask_all,
     note,
 )
-from millrace.core.replication import Locations
+from millrace.core.replication import Locations, can_replicate
 from millrace.core.sequenced.replacing import Copyset, Ward, replace
 from millrace.limits import MIB
 from millrace.lsn import epoch_of, show
@@ -97,13 +97,23 @@ class _Site(msgspec.Struct, frozen=True):
     spans: tuple[EpochRange, ...]
     locations: Locations
 
+    def lacking(self, ward: Ward, epoch: Epoch, copyset: Copyset) -> frozenset[NodeId]:
+        """The lost nodes in whose place a block needs others: those that it names, or if it is
+        short, those that it might have."""
+        named = ward.lost_of(copyset)
+        span = None if named else range_of(self.spans, epoch)
+        if span is None or can_replicate(span.replication, copyset, self.locations):
+            return named
+        return ward.lost_of(span.nodeset) - ward.leaving
+
 
 class _Job:
-    """A block to give: `gone` do not hold it, `placement` is the new one."""
+    """A block to give: `lost` is why, `gone` do not hold it, `placement` is the new one."""
 
-    def __init__(self, copy: Copy, gone: Iterable[NodeId]) -> None:
+    def __init__(self, copy: Copy, lost: frozenset[NodeId]) -> None:
         self.copy = copy
-        self.gone = set(gone)
+        self.lost = lost
+        self.gone = set(lost)
         self.placement: Placement = copy.placement
         self.targets: Copyset = ()
         self.stored: set[NodeId] = set()  # Those of the targets that have it.
@@ -158,14 +168,13 @@ class LogWalk:
                 detail = f"log {self._log}: its own index is not told: {_shown(page)}"
                 return Failure(FailureKind.LOST, detail)
             at = page.next_lsn
-            named = [copy for copy in page.copies if self._ward.lost_of(copy.placement.copyset)]
-            if named and site is None:
+            if page.copies and site is None:
                 found = yield from _look_up(self._log)
                 if not isinstance(found, _Site):
                     return found
                 site = found
-            if named and site is not None:
-                yield from self._page(site, named)
+            if page.copies and site is not None:
+                yield from self._page(site, page.copies)
         return None
 
     def _pass_on(self) -> Procedure[_Trouble]:
@@ -181,11 +190,16 @@ class LogWalk:
         detail = f"log {self._log}: nobody hears that it begins at {show(self._first)}"
         return Failure(FailureKind.LOST, detail)
 
-    def _page(self, site: _Site, named: Sequence[Copy]) -> Procedure[None]:
-        refilled = yield from self._refilled(named)
+    def _page(self, site: _Site, copies: Sequence[Copy]) -> Procedure[None]:
+        wanting: list[tuple[Copy, frozenset[NodeId]]] = []
+        for copy in copies:
+            epoch = epoch_of(copy.extent.first)
+            lost = site.lacking(self._ward, epoch, copy.placement.copyset)
+            if lost:
+                wanting.append((copy, lost))
+        refilled = yield from self._refilled(wanting)
         jobs: list[_Job] = []
-        for copy in named:
-            lost = self._ward.lost_of(copy.placement.copyset)
+        for copy, lost in wanting:
             lost -= {node for node, held in refilled.items() if copy.extent in held}
             if lost and self._is_mine(copy, lost):
                 jobs.append(_Job(copy, lost))
@@ -197,7 +211,7 @@ class LogWalk:
             self._tally.unsettled += 1
             self._tally.leave(copy, lost, "it is not released yet")
             return False
-        donor = self._ward.donor_of(copy.placement)
+        donor = self._ward.donor_of(copy.placement, lost)
         if copy.extent.kind is not EntryKind.DATA:
             # Each recovery has placed holes and bridges as it saw fit, so that the holders disagree
             # on who is the first of them: everybody looks after its own, which is small.
@@ -206,13 +220,15 @@ class LogWalk:
             self._tally.leave(copy, lost, f"node {donor} is to give it")
         return donor == self._ward.me
 
-    def _refilled(self, named: Sequence[Copy]) -> Procedure[dict[NodeId, set[Extent]]]:
+    def _refilled(
+        self, wanting: Sequence[tuple[Copy, frozenset[NodeId]]]
+    ) -> Procedure[dict[NodeId, set[Extent]]]:
         """What nodes that live again, empty, have got meanwhile of these blocks."""
         found: dict[NodeId, set[Extent]] = {}
-        members = {node for copy in named for node in copy.placement.copyset}
-        end = Lsn(named[-1].extent.last + 1)
-        for node in sorted(members & self._ward.refillable):
-            at, held = named[0].extent.first, found.setdefault(node, set())
+        lacked = {node for _, lost in wanting for node in lost}
+        for node in sorted(lacked & self._ward.refillable):
+            at, end = wanting[0][0].extent.first, Lsn(wanting[-1][0].extent.last + 1)
+            held = found.setdefault(node, set())
             while at < end:
                 page = yield from ask(node, Copies(self._log, at, end))
                 if not isinstance(page, CopiesPage) or page.next_lsn <= at:
@@ -229,9 +245,8 @@ class LogWalk:
             jobs = [job for job in jobs if self._choose(site, job)]
             yield from self._fetch(jobs)
             yield from self._send([job for job in jobs if job.block is not None])
-            done = yield from self._tell(
-                [job for job in jobs if job.stored.issuperset(job.targets)]
-            )
+            stored = [job for job in jobs if job.stored.issuperset(job.targets)]
+            done = yield from self._tell(site, stored)
             jobs = [job for job in jobs if job not in done]
             if not jobs:
                 return
@@ -240,7 +255,7 @@ class LogWalk:
             self._leave(job, why)
 
     def _leave(self, job: _Job, why: str) -> None:
-        self._tally.leave(job.copy, self._ward.lost_of(job.members), why)
+        self._tally.leave(job.copy, job.lost, why)
 
     def _choose(self, site: _Site, job: _Job) -> bool:
         span = range_of(site.spans, epoch_of(job.first))
@@ -291,7 +306,7 @@ class LogWalk:
                 self._failed.add(sent.node)
                 yield from note("rebuilding.not_taken", node=sent.node, answer=_shown(answer))
 
-    def _tell(self, jobs: Sequence[_Job]) -> Procedure[list[_Job]]:
+    def _tell(self, site: _Site, jobs: Sequence[_Job]) -> Procedure[list[_Job]]:
         """Tell the holders, this node last (I2); the jobs that are done.  Whoever turns out not to
         hold the block needs a copy too; whoever is silent will look for itself (I1)."""
         me, leaving = self._ward.me, self._ward.leaving
@@ -311,17 +326,18 @@ class LogWalk:
         if not whole:
             return []
         mine = yield from ask(me, self._amend(whole))
-        return self._settle(whole) if isinstance(mine, Amended) else []
+        return self._settle(site, whole) if isinstance(mine, Amended) else []
 
     def _amend(self, jobs: Sequence[_Job]) -> Amend:
         changes = tuple((job.first, job.placement) for job in jobs)
         return Amend(self._log, Epoch(0), changes, is_rebuilding=True)
 
-    def _settle(self, jobs: list[_Job]) -> list[_Job]:
+    def _settle(self, site: _Site, jobs: list[_Job]) -> list[_Job]:
         for job in jobs:
             self._tally.blocks_done += 1
             self._tally.bytes_done += job.copy.extent.size
-            still_lost = self._ward.lost_of(job.placement.copyset).difference(job.targets)
+            lacking = site.lacking(self._ward, epoch_of(job.first), job.placement.copyset)
+            still_lost = lacking.difference(job.targets)
             if still_lost:
                 self._tally.leave(job.copy, still_lost, "too few other nodes can take it")
         return jobs

@@ -38,13 +38,14 @@ class Ward(msgspec.Struct, frozen=True):
     def lost_of(self, copyset: Collection[NodeId]) -> frozenset[NodeId]:
         return self.rebuilding.intersection(copyset)
 
-    def donor_of(self, placement: Placement) -> NodeId:
-        """Of a block that this node holds; keeps I1.  What only drained nodes hold they give
-        themselves; holes and bridges are held by more nodes than their copysets name."""
-        finished = (self.finished.get(lost, ()) for lost in self.lost_of(placement.copyset))
+    def donor_of(self, placement: Placement, lost: Collection[NodeId]) -> NodeId:
+        """Of a block that this node holds, and that lacks those that are `lost`; keeps I1.  What
+        only drained nodes hold they give themselves; holes and bridges are held by more nodes than
+        their copysets name."""
+        finished = (self.finished.get(node, ()) for node in lost)
         done = {node for nodes in finished for node in nodes if node != self.me}
-        lost = self.rebuilding - self.leaving
-        named = donor(placement, self.rebuilding | done) or donor(placement, lost | done)
+        dead = self.rebuilding - self.leaving
+        named = donor(placement, self.rebuilding | done) or donor(placement, dead | done)
         return named or self.me
 
 
