@@ -13,12 +13,13 @@ from millrace.core.documents.seats import promoted
 from millrace.errors import (
     BucketExists,
     BucketNotReady,
+    MetadataOutcomeUnknown,
     TooFewNodes,
     UnknownBucket,
     UsageError,
 )
 from millrace.meta import keys
-from millrace.meta.contract import ANY_VERSION
+from millrace.meta.contract import ANY_VERSION, Entry
 from millrace.meta.directory import ClusterDirectory
 from millrace.meta.memory import MemoryRepository
 from millrace.types import NO_NODE, NodeId, NodeInfo, Role
@@ -28,8 +29,10 @@ NAME = "users"
 SMALL = BucketAttributes(partitions=6, replicas=1)
 
 
-async def directory_of(*nodes: NodeInfo, live: int | None = None) -> ClusterDirectory:
-    directory = ClusterDirectory(MemoryRepository())
+async def directory_of(
+    *nodes: NodeInfo, live: int | None = None, repository: MemoryRepository | None = None
+) -> ClusterDirectory:
+    directory = ClusterDirectory(repository or MemoryRepository())
     for node in nodes:
         await directory.repository.set(
             keys.NODES.key(node.id), keys.NODES.encode(node), ANY_VERSION
@@ -93,6 +96,27 @@ def test_a_name_is_given_once() -> None:
         directory = await directory_of(node(1), node(2))
         with pytest.raises(BucketNotReady):
             await bucket_creating.create(directory, NAME, SMALL, 1)
+        with pytest.raises(BucketExists):
+            await bucket_creating.create(directory, NAME, SMALL, 1)
+
+    run(work())
+
+
+def test_one_whose_answer_was_lost_and_that_has_masters_since_is_ours() -> None:
+    class Forgetful(MemoryRepository):
+        """Loses the answer to the making of a bucket, and gives the keeper time to find it."""
+
+        async def set(self, key: str, value: bytes, expected: int, lease: int = 0) -> Entry:
+            entry = await super().set(key, value, expected, lease)
+            if key == keys.BUCKETS.key(NAME) and expected == 0:
+                await keep(ClusterDirectory(self), SMALL.partitions)
+                raise MetadataOutcomeUnknown("no answer")
+            return entry
+
+    async def work() -> None:
+        directory = await directory_of(node(1), node(2), repository=Forgetful())
+        record = await bucket_creating.create(directory, NAME, SMALL, 10_000)
+        assert record.id == 1
         with pytest.raises(BucketExists):
             await bucket_creating.create(directory, NAME, SMALL, 1)
 

@@ -82,7 +82,10 @@ async def create(
     id = await directory.next_bucket_id()
     record = new_bucket(id, name, attributes, wanted, time.time_ns() // 1_000_000)
     if not await directory.replace_bucket(record, 0):
-        raise _exists(name)
+        # It is ours all the same if the answer was lost and the keeper has gone on with it.
+        found, _ = await directory.read_bucket(name)
+        if found is None or found.id != id:
+            raise _exists(name)
     return await _when_ready(directory, record, until_s)
 
 
