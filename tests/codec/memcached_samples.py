@@ -60,7 +60,8 @@ REVISIONS = (
 
 MESSAGES: tuple[ConsumerRequest | ConsumerNotice, ...] = (
     Open("indexer:eu-1"),
-    Open("replica:3", "bücket"),
+    Open("copier:3", "bücket"),
+    Open("replica:3", "bücket", 5),
     Control("connection_buffer_size", "1048576"),
     GetFailoverLog(PARTITION),
     StreamRequest(PARTITION, Seq(5), ID),

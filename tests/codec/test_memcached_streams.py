@@ -24,6 +24,7 @@ from millrace.core.documents.messages import (
     ConsumerRequest,
     Control,
     GetFailoverLog,
+    Open,
     ProducerAnswer,
     ProducerPush,
     SnapshotMarker,
@@ -97,6 +98,12 @@ STREAM_REQUEST = bytes.fromhex(
     "00000000 00000000 0000000000000005 ffffffffffffffff fedcba9876543210"
     "0000000000000004 0000000000000009"
 )
+OPEN = bytes.fromhex(
+    "80 50 0006 08 00 0000 00000015 00001000 0000000000000000 00000000 00000001"
+) + (b"eu-1:7" + b"default")
+OPEN_OF_ID = bytes.fromhex(
+    "80 50 0009 10 00 0000 00000020 00001000 0000000000000000 00000000 00000001 0000000000000005"
+) + (b"replica:3" + b"default")
 ROLLBACK = bytes.fromhex(
     "81 53 0000 00 00 0023 00000008 00001000 0000000000000000 0000000000000003"
 )
@@ -141,6 +148,10 @@ def test_a_mutation_is_as_dcp_draws_it() -> None:
 @pytest.mark.parametrize(
     ("made", "golden"),
     [
+        pytest.param(encode_message(Open("eu-1:7", "default"), 0x1000), OPEN, id="open"),
+        pytest.param(
+            encode_message(Open("replica:3", "default", 5), 0x1000), OPEN_OF_ID, id="open-of-id"
+        ),
         pytest.param(
             encode_message(StreamRequest(PARTITION, Seq(5), ID, Seq(4), Seq(9)), 0x1000),
             STREAM_REQUEST,
@@ -181,6 +192,7 @@ def push_frame(opcode: int, extras: bytes = b"", key: bytes = b"", value: bytes 
         (push_frame(Opcode.DCP_STREAM_REQUEST, bytes(8) + b"\xff" * 40), Status.RANGE),
         (push_frame(Opcode.DCP_OPEN, bytes(8), b"name"), Status.INVALID_ARGUMENTS),
         (push_frame(Opcode.DCP_OPEN, bytes(7) + b"\1"), Status.INVALID_ARGUMENTS),
+        (push_frame(Opcode.DCP_OPEN, bytes(7) + b"\1\5", b"name"), Status.INVALID_ARGUMENTS),
         (push_frame(Opcode.DCP_OPEN, bytes(7) + b"\1", b"n" * 201), Status.INVALID_ARGUMENTS),
         (push_frame(Opcode.DCP_OPEN, bytes(7) + b"\1", b"\xff"), Status.INVALID_ARGUMENTS),
         (push_frame(Opcode.DCP_CONTROL, key=b"k", value=bytes(1025)), Status.INVALID_ARGUMENTS),
@@ -192,7 +204,15 @@ def push_frame(opcode: int, extras: bytes = b"", key: bytes = b"", value: bytes 
     ],
     ids=[
         *("get", "add-stream", "short-request", "unknown-flag", "seq-too-high", "not-a-producer"),
-        *("no-name", "long-name", "name-not-utf8", "long-control", "long-cookie", "short-ack"),
+        *(
+            "no-name",
+            "half-an-id",
+            "long-name",
+            "name-not-utf8",
+            "long-control",
+            "long-cookie",
+            "short-ack",
+        ),
         *("keys-not-columns", "no-documents", "no-size"),
     ],
 )

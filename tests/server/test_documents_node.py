@@ -164,6 +164,20 @@ def test_a_repair_with_a_key_that_no_disk_can_file_costs_nobody_anything(tmp_pat
     asyncio.run(body())
 
 
+@pytest.mark.parametrize(
+    ("id", "status"),
+    [(0, Status.SUCCESS), (BUCKET, Status.SUCCESS), (BUCKET + 1, Status.NO_BUCKET)],
+    ids=["whichever has the name", "this one", "another of its name"],
+)
+def test_a_stream_is_of_the_bucket_that_is_meant(tmp_path: Path, id: int, status: Status) -> None:
+    async def body() -> None:
+        async with node(tmp_path) as rig:
+            with rig.client() as client:
+                assert (await rig.asked(client, Open("replica:2", NAME, id))).status == status
+
+    asyncio.run(body())
+
+
 # -- A full disk ----------------------------------------------------------------------------------
 
 

@@ -183,7 +183,7 @@ class VirtualLine:
             return
         self._ticket = ticket
         if isinstance(request, Open) and self._session is None:
-            self._bucket = node.hosted.find(request.bucket)
+            self._bucket = node.hosted.find(request.bucket, request.bucket_id)
             if self._bucket is None:
                 self.answer(request, Answered(StreamStatus.NO_BUCKET))
                 return

@@ -53,6 +53,7 @@ from millrace.core.documents.messages import (
 from millrace.errors import ProtocolError
 
 OPEN: Final = Struct(">II")  # Reserved, flags.
+OPEN_OF_ID: Final = Struct(">IIQ")  # Reserved, flags, bucket's id.
 STREAM_REQUEST: Final = Struct(">IIQQQQQ")  # Flags, reserved, start, end, id, snapshot first, last.
 BUFFER_ACK: Final = Struct(">I")
 SEQ_ACK: Final = Struct(">QQQ")  # Id, complete, persisted.
@@ -95,8 +96,8 @@ def _encode_parts(
             return Opcode.DCP_GET_FAILOVER_LOG, partition, b"", b"", b""
         case CloseStream(partition):
             return Opcode.DCP_CLOSE_STREAM, partition, b"", b"", b""
-        case Open(name, bucket):
-            extras = OPEN.pack(0, OPEN_PRODUCER)
+        case Open(name, bucket, id):
+            extras = OPEN_OF_ID.pack(0, OPEN_PRODUCER, id) if id else OPEN.pack(0, OPEN_PRODUCER)
             return Opcode.DCP_OPEN, 0, name.encode(), bucket.encode(), extras
         case Control(name, setting):
             return Opcode.DCP_CONTROL, 0, name.encode(), setting.encode(), b""
@@ -141,13 +142,15 @@ def decode_message(frame: Request) -> ConsumerRequest | ConsumerNotice:
 
 
 def _decode_open(frame: Request) -> Open:
-    _, flags = unpack(OPEN, frame)
+    """DCP's clients name no id."""
+    layout = OPEN_OF_ID if len(frame.extras) == OPEN_OF_ID.size else OPEN
+    _, flags, *ids = unpack(layout, frame)
     if not flags & OPEN_PRODUCER:
         raise BadMessage("only producers of changes can be opened here")
     name = text_of(frame.key, "name", NAME_BYTES_MAX)
     if not name:
         raise BadMessage("a connection without a name")
-    return Open(name, text_of(frame.value, "bucket's name", NAME_BYTES_MAX))
+    return Open(name, text_of(frame.value, "bucket's name", NAME_BYTES_MAX), *ids)
 
 
 def _decode_control(frame: Request) -> Control:

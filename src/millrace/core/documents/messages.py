@@ -80,6 +80,7 @@ class Open(msgspec.Struct, frozen=True):
 
     name: str
     bucket: str = ""  # Empty: the one that the connection has selected.
+    bucket_id: int = 0  # 0: whichever has the name now.  A replica's is of one, and no other.
 
 
 class Control(msgspec.Struct, frozen=True):

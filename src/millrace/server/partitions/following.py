@@ -12,6 +12,8 @@ whoever waits at the master for a majority.
   I4  A partition that is being moved here has a line of its own: a snapshot is sent whole before
       the next partition's, and all that it has would hold up what the others are sent.
   I5  A line that no partition needs any more is closed.
+  I6  A line is to a bucket of this id (`hosting.py`, I3).  A master that does not have it is asked
+      again, as I2 says: it will get it, or else this node loses its own.
 """
 
 import logging
@@ -199,7 +201,7 @@ class MasterLine:
         self._unacknowledged_bytes = 0
         self._acked.clear()
         name = f"replica:{self._around.node}"
-        self._line.ask(Open(name, self._bucket.name), OPEN_TICKET)
+        self._line.ask(Open(name, self._bucket.name, self._bucket.id), OPEN_TICKET)
         for key, value in (
             ("connection_buffer_size", str(BUFFER_BYTES)),
             ("enable_noop", "true"),
@@ -225,8 +227,8 @@ class MasterLine:
     def answered(self, ticket: int, answer: ProducerAnswer) -> None:
         self._heard_ms = self._around.now_ms()
         if ticket == OPEN_TICKET and answer != OPENED and self._line is not None:
-            self._line.close()
-            self.closed(f"node {self.master} has nothing of the bucket yet: {answer}")
+            self._line.close()  # Keeps I6.
+            self.closed(f"node {self.master} has nothing of the bucket: {answer}")
             return
         waiting = self._tickets.pop(ticket, None)
         if waiting is not None:

@@ -4,6 +4,9 @@ I1  Nothing is told and nothing is ordered before all that the disk has is loade
 I2  A bucket is known as long as the node has a partition of it.  When the last one is dropped,
     whoever streams from it, or is followed for it, hears that the connection is over: what is
     made anew later has nothing to do with it.
+I3  Who says which bucket it means gets that one or none.  A name may be given again while others
+    still hold what was deleted: to follow another bucket, a replica of it would throw away what
+    it has and be counted as a copy that is not there.
 """
 
 from collections.abc import Callable
@@ -38,8 +41,11 @@ class HostedBuckets:
         self.buckets[id] = made
         return made
 
-    def find(self, name: str) -> BucketPartitions | None:
-        """The newest: one that was deleted may be here still, and its name used again."""
+    def find(self, name: str, id: int = 0) -> BucketPartitions | None:
+        """Keeps I3.  Without an id the newest: one that was deleted may be here still, and its
+        name used again."""
+        if id:
+            return self.buckets.get(id)
         ids = (id for id, bucket in self.buckets.items() if bucket.name == name)
         return self.buckets.get(max(ids, default=0))
 

@@ -48,7 +48,7 @@ class WireSession:
 
     def __init__(
         self,
-        find: Callable[[str], BucketPartitions | None],
+        find: Callable[[str, int], BucketPartitions | None],
         selected: str,
         around: Surroundings,
         outlet: StreamOutlet,
@@ -88,7 +88,7 @@ class WireSession:
         """Whether there is such a bucket; a second Open is the producer's to refuse."""
         if self._session is not None:
             return True
-        bucket = self._find(message.bucket or self._selected)
+        bucket = self._find(message.bucket or self._selected, message.bucket_id)
         if bucket is None:
             return False
         self._bucket = bucket
