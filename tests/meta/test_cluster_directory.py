@@ -38,6 +38,24 @@ def test_an_address_that_failed_is_looked_up_again() -> None:
     asyncio.run(body())
 
 
+def test_a_node_that_lives_and_says_what_nobody_understands_lives() -> None:
+    """For its sake no address was known any more."""
+
+    async def body() -> None:
+        repository = MemoryRepository()
+        directory = ClusterDirectory(repository)
+        await settle(repository, "old:1")
+        bad = await repository.set(keys.LIVE.key(NODE), b'{"id": "two"}', 0)
+        assert await directory.address(NODE) == "old:1"
+        await settle(repository, "new:1")
+        view = await directory.view()
+        assert directory.addresses == {NODE: "new:1"}
+        assert view.lives == {NODE: bad.version}, "others would take over what it still serves"
+        assert view.live == view.full == {NODE}
+
+    asyncio.run(body())
+
+
 def test_without_the_repository_the_old_address_must_do() -> None:
     async def body() -> None:
         repository = MemoryRepository()

@@ -11,7 +11,7 @@ from millrace.meta.contract import ANY_VERSION, Entry
 from millrace.meta.decoded import DecodedFamily
 from millrace.meta.directory import ClusterDirectory
 from millrace.meta.memory import MemoryRepository
-from millrace.types import LogAttributes, LogId, LogInfo, NodeId, NodeInfo
+from millrace.types import LogAttributes, LogId, LogInfo, Lsn, NodeId, NodeInfo
 
 
 def info(log: int, name: str = "orders") -> LogInfo:
@@ -62,6 +62,21 @@ def test_what_cannot_be_read_stays_unreadable() -> None:
     for _ in range(2):
         with pytest.raises(UnreadableMetadata):
             family.listed((Entry(keys.LOG_NAMES.key("orders"), b"{", 5),))
+
+
+def test_of_records_that_are_for_themselves_a_bad_one_is_told_once_and_the_others_are_given_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    family = DecodedFamily(keys.TRIMS)
+    good = Entry("trims/2", b'{"end": 7}', 6)
+    strange = Entry("trims/all", b'{"end": 8}', 7)
+    for value in (b"{", b"[]"):
+        for others in ((good,), (good, strange)):
+            bad = Entry("trims/1", value, 5)
+            found = list(family.each((bad, *others)))
+            assert found == [(1, None, 5), (2, keys.Trimmed(Lsn(7)), 6)]
+    told = [record.__dict__["fields"]["detail"].split()[2] for record in caplog.records]
+    assert told == ["trims/1", "trims/all", "trims/1", "trims/all"]
 
 
 def on_a_directory(body: Callable[[ClusterDirectory], Awaitable[None]]) -> None:

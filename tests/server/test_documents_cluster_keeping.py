@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 import msgspec
+import pytest
 
 from millrace.codec.blocks import junk
 from millrace.core.documents.calmness import CALM_MS
@@ -329,6 +330,24 @@ def test_what_operators_want_is_begun_at_once() -> None:
         await rig.ask_for(A, B, C, D)
         await rig.round()
         assert (await rig.rebalance()).state is RebalanceState.RUNNING
+
+    on_a_rig(body)
+
+
+@pytest.mark.parametrize("bucket", ["unrelated", NAME])
+@pytest.mark.parametrize("family", [keys.REBALANCES, keys.FAILOVERS], ids=["rebalance", "failover"])
+def test_a_wish_that_cannot_be_read_is_none(
+    family: keys.KeyFamily[str, object], bucket: str
+) -> None:
+    """Of a version to come, perhaps.  No bucket had failovers any more."""
+
+    async def body(rig: Rig) -> None:
+        wish = b'{"nodes": [1], "partitions": [0], "state": "paused"}'
+        await rig.directory.repository.set(family.key(bucket), wish, 0)
+        rig.cluster.nodes[A].stop()
+        await rig.round()
+        assert all(rig.cluster.serving(number) not in ([], [A]) for number in range(6))
+        assert (await rig.directory.repository.get(family.key(bucket))).value == wish
 
     on_a_rig(body)
 

@@ -8,6 +8,7 @@ from millrace.config import KeeperSettings
 from millrace.core import messages as m
 from millrace.core.commit.record import CommitRecord, StreamRecord, stream_log_of
 from millrace.core.projection import Projection
+from millrace.meta import keys
 from millrace.meta.directory import ClusterDirectory
 from millrace.meta.memory import MemoryRepository
 from millrace.scenario.memory_store import MemoryStore
@@ -104,6 +105,19 @@ def test_a_copy_is_dropped_only_when_it_is_surplus_now(
     listed: Projection | None, current: Projection | None, sealed_epoch: int, is_kept: bool
 ) -> None:
     assert run(is_copy_kept(listed, current, sealed_epoch), 20) == is_kept
+
+
+def test_a_trim_point_that_cannot_be_read_keeps_no_surplus_copy() -> None:
+    async def work() -> list[LogId]:
+        directory = OldListing(MemoryRepository())
+        assert await directory.next_log_id() == LOG
+        await directory.repository.set(keys.TRIMS.key(LOG), b"{", 0)
+        current = projection(3, 1, 2, 3)
+        assert await directory.replace_projection(current, 0)
+        directory.listing = (current,)
+        return await kept(directory, m.Seal(LOG, Epoch(3), Token(1, 1)))
+
+    assert run(work(), 20) == []
 
 
 RECORD = CommitRecord(LOG, Epoch(1), NodeId(1), 1, (StreamRecord(STREAM, Epoch(1), (NodeId(1),)),))

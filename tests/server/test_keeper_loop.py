@@ -2,14 +2,30 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
+import msgspec
 import pytest
 
 from millrace.codec.blocks import junk
 from millrace.config import KeeperSettings
-from millrace.core.messages import Describe, Described, Message, Standing
+from millrace.core.commit.record import CommitRecord, StreamRecord
+from millrace.core.epochs import EpochRecord
+from millrace.core.messages import (
+    Describe,
+    Described,
+    DescribeSequenced,
+    FindSize,
+    Message,
+    Position,
+    SequencedDescribed,
+    Standing,
+    Trim,
+    TrimCommits,
+    TrimSequenced,
+)
 from millrace.core.projection import Projection
+from millrace.core.replication import Replication
 from millrace.errors import NotConnected
 from millrace.meta import keys
 from millrace.meta.directory import ClusterDirectory
@@ -29,6 +45,7 @@ from millrace.types import (
     NodeId,
     NodeInfo,
     Role,
+    StreamId,
     WritePath,
 )
 from tests.support.clusters import eventually, run
@@ -140,6 +157,60 @@ def test_logs_that_cannot_be_helped_leave_the_places_to_others(
     run(body(), 30)
 
 
+BAD, TRIMMED = LogId(1), LogId(2)
+
+
+async def chained(rig: Rig, log: LogId) -> None:
+    assert await rig.directory.replace_projection(Projection(log, Epoch(1), (ALONE,), ALONE, 1), 0)
+
+
+async def sequenced(rig: Rig, log: LogId) -> None:
+    record = EpochRecord(log, Epoch(1), ALONE, (ALONE,), Replication.of(1), since=Epoch(1))
+    assert await rig.directory.replace_epochs(record, 0)
+
+
+async def committed(rig: Rig, log: LogId) -> None:
+    stream = StreamRecord(StreamId(1), Epoch(1), (ALONE,), local_end=Lsn(10), last=Lsn(9))
+    record = CommitRecord(log, Epoch(1), ALONE, 1, (stream,), high_watermark=Lsn(9))
+    assert await rig.directory.replace_commits(record, 0)
+
+
+@pytest.mark.parametrize(
+    ("write", "trim"),
+    [
+        (chained, Trim(TRIMMED, Epoch(1), Lsn(5))),
+        (sequenced, TrimSequenced(TRIMMED, Lsn(5))),
+        (committed, TrimCommits(TRIMMED, Lsn(5))),
+    ],
+    ids=["chain", "sequenced", "commit"],
+)
+def test_a_log_whose_trim_point_cannot_be_read_keeps_what_it_has_and_holds_up_no_other(
+    write: Callable[[Rig, LogId], Awaitable[None]], trim: Message
+) -> None:
+    async def body() -> None:
+        async with running() as rig:
+            ends = (Lsn(1), Lsn(10), Lsn(10), Lsn(10))
+            rig.answers[Describe] = Described(Epoch(1), Standing.MEMBER, *ends, 9, 900)
+            rig.answers[DescribeSequenced] = SequencedDescribed(
+                Epoch(1), Standing.MEMBER, Lsn(1), Lsn(9), Lsn(10), 9, 900
+            )
+            rig.answers[FindSize] = Position(Lsn(10))
+            await rig.repository.set(keys.TRIMS.key(BAD), b'{"end": "later"}', 0)
+            assert await rig.directory.raise_trim(TRIMMED, Lsn(5)) == 5
+            greedy = msgspec.structs.replace(ATTRIBUTES, retention_bytes=1)
+            for log, attributes in ((BAD, greedy), (TRIMMED, ATTRIBUTES)):
+                await write(rig, log)
+                await rig.directory.add_log(LogInfo(log, f"log{log}", attributes, 0))
+
+            async def asked() -> list[Message]:
+                return [message for message in rig.asked if type(message) is type(trim)]
+
+            said = await eventually(asked, lambda seen: len(seen) > 2, what="rounds")
+            assert set(said) == {trim}
+
+    run(body(), 20)
+
+
 def test_members_that_had_all_are_asked_again_when_they_live_anew() -> None:
     async def body() -> None:
         async with running() as rig:
@@ -148,7 +219,7 @@ def test_members_that_had_all_are_asked_again_when_they_live_anew() -> None:
             rounds = 0
             listed = rig.directory.trim_ends
 
-            async def counted() -> dict[LogId, Lsn]:
+            async def counted() -> dict[LogId, Lsn | None]:
                 nonlocal rounds
                 rounds += 1
                 return await listed()

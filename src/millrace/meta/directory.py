@@ -4,6 +4,8 @@ I1  An address under which its node was not reached is looked up again by the ne
     it, soon or not at all: without the repository the old one must do.
 I2  What is listed again unchanged is the same object, also the whole view of the nodes: whoever
     looks often sees by `is` that there is nothing new (`decoded.py`).
+I3  A wish for a bucket, a trim point or a sign of life that cannot be read is the trouble of its
+    bucket, log or node alone.  Other records cannot be left out: what is not listed is not there.
 """
 
 import asyncio
@@ -44,6 +46,7 @@ class ClusterDirectory:
         self._doubted: set[NodeId] = set()
         self._listed: tuple[tuple[Entry, ...], tuple[Entry, ...]] = ((), ())
         self._view = ClusterView((), frozenset())
+        self._lives = DecodedFamily(keys.LIVE)
         self._logs = DecodedFamily(keys.LOG_NAMES)
         self._projections = DecodedFamily(keys.PROJECTIONS)
         self._epochs = DecodedFamily(keys.EPOCHS)
@@ -65,12 +68,22 @@ class ClusterDirectory:
         self._doubted.clear()
         if (nodes, live) != self._listed:  # Else keeps I2.
             infos = tuple(keys.NODES.decode(entry) for entry in nodes)
-            lives = {keys.LIVE.decode(entry).id: entry.version for entry in live}
-            full = frozenset(node.id for node in map(keys.LIVE.decode, live) if node.is_full)
+            lives, full = self._read_lives(live)
             self._listed = nodes, live
             self._view = ClusterView(infos, frozenset(lives), lives, full)
         self.addresses = {node.id: node.address for node in self._view.nodes}
         return self._view
+
+    def _read_lives(self, live: tuple[Entry, ...]) -> tuple[dict[NodeId, int], frozenset[NodeId]]:
+        """Who lives, and who of them takes nothing more.  Keeps I3: a node whose lease holds the
+        key lives, whatever it says; as long as nobody understands it, it gets nothing new."""
+        lives: dict[NodeId, int] = {}
+        full: set[NodeId] = set()
+        for node, said, version in self._lives.each(live):
+            lives[node] = version
+            if said is None or said.is_full:
+                full.add(node)
+        return lives, frozenset(full)
 
     async def address(self, node: NodeId) -> str | None:
         if node not in self.addresses:
@@ -294,12 +307,12 @@ class ClusterDirectory:
         return keys.REBALANCES.find(entry), entry.version
 
     async def rebalances(self) -> dict[str, tuple[RebalanceRecord, int]]:
-        """By bucket, with the versions to replace them at."""
+        """By bucket, with the versions to replace them at.  Keeps I3: an unreadable one is none."""
         entries, _ = await self.repository.list(keys.REBALANCES.prefix)
-        records = self._rebalances.by_id(entries).items()
-        at = (entry.version for entry in entries)
         return {
-            name: (record, version) for (name, record), version in zip(records, at, strict=True)
+            name: (record, version)
+            for name, record, version in self._rebalances.each(entries)
+            if record is not None
         }
 
     async def replace_rebalance(self, bucket: str, record: RebalanceRecord, expected: int) -> bool:
@@ -321,10 +334,10 @@ class ClusterDirectory:
     async def failovers(self) -> dict[str, tuple[FailoverRequest, int]]:
         """As `rebalances`."""
         entries, _ = await self.repository.list(keys.FAILOVERS.prefix)
-        records = self._failovers.by_id(entries).items()
-        at = (entry.version for entry in entries)
         return {
-            name: (record, version) for (name, record), version in zip(records, at, strict=True)
+            name: (record, version)
+            for name, record, version in self._failovers.each(entries)
+            if record is not None
         }
 
     async def replace_failover(self, bucket: str, request: FailoverRequest, expected: int) -> bool:
@@ -374,10 +387,13 @@ class ClusterDirectory:
         trimmed = keys.TRIMS.find(entry)
         return FIRST_LSN if trimmed is None else trimmed.end
 
-    async def trim_ends(self) -> dict[LogId, Lsn]:
-        """Of the logs that were trimmed."""
+    async def trim_ends(self) -> dict[LogId, Lsn | None]:
+        """Of the logs that were trimmed.  None: it cannot be read.  Keeps I3."""
         entries, _ = await self.repository.list(keys.TRIMS.prefix)
-        return {log: trimmed.end for log, trimmed in self._trims.by_id(entries).items()}
+        return {
+            log: None if trimmed is None else trimmed.end
+            for log, trimmed, _ in self._trims.each(entries)
+        }
 
     async def raise_trim(self, log: LogId, end: Lsn) -> Lsn:
         """Move the trim point up to `end`, never down (L7); the point that stands now."""

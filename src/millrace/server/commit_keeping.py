@@ -32,9 +32,9 @@ class CommitKeeping:
         infos = {info.id: info for info in await self._directory.logs()}
         ends = await self._directory.trim_ends()
         for record in await self._directory.commits():
-            info = infos.get(record.log)
-            if info is not None:
-                await self._retain(info, record, ends.get(record.log, FIRST_LSN))
+            info, end = infos.get(record.log), ends.get(record.log, FIRST_LSN)
+            if info is not None and end is not None:  # Else its trim point cannot be read.
+                await self._retain(info, record, end)
 
     async def appoint(self) -> None:
         for record in await self._directory.commits():

@@ -77,15 +77,15 @@ class Housekeeping:
         await self._drop_surplus(projections, written)
 
     async def _trim_outside(self, projections: dict[LogId, Projection]) -> None:
-        trims, _ = await self._directory.repository.list(keys.TRIMS.prefix)
-        for entry in trims:
-            log = keys.TRIMS.id_of(entry.key)
+        for log, trimmed_end in (await self._directory.trim_ends()).items():
             projection = projections.get(log)
             is_mine = log in self._shell.store.logs()
             if not is_mine or projection is None or self._node in projection.chain:
                 continue
+            if trimmed_end is None:
+                continue  # It cannot be read: nothing more is forgotten.
             chain = self._shell.core.chain(log)
-            end = min(keys.TRIMS.decode(entry).end, chain.taken.end)
+            end = min(trimmed_end, chain.taken.end)
             if end > chain.taken.trim_end:
                 self._shell.handle(LOCAL_SESSION, 0, Trim(log, chain.fence.epoch, end))
 

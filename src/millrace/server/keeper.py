@@ -255,9 +255,10 @@ class KeeperLoop:
         by_log = {projection.log: projection for projection in projections}
         ends = await self._directory.trim_ends()
         for info in await self._directory.logs():
-            projection = by_log.get(info.id)
-            if projection is not None and info.id not in self._busy:
-                await self._retain(projection, info.attributes, ends.get(info.id, FIRST_LSN))
+            projection, end = by_log.get(info.id), ends.get(info.id, FIRST_LSN)
+            # Of a log whose trim point cannot be read nothing more is forgotten.
+            if projection is not None and end is not None and info.id not in self._busy:
+                await self._retain(projection, info.attributes, end)
 
     async def _retain(
         self, projection: Projection, attributes: LogAttributes, known_end: Lsn
