@@ -16,6 +16,7 @@ from millrace.core.messages.documents import (
     DescribeBuckets,
     PartitionOrder,
     PartitionsSet,
+    SetPartitions,
 )
 from millrace.server.documents.carrying_out import carry_out, carry_out_anywhere
 from millrace.server.documents.flushing import flush
@@ -252,6 +253,66 @@ def test_a_partition_dropped_while_the_disk_fails_does_not_come_back() -> None:
     world.pass_ms(1_000)
     assert node.on_disk == {b"new": 1}
     assert node.disk.partitions[BUCKET, NUMBER].row.log.newest == DEAD
+
+
+def damaged(count: int) -> tuple[World, Node]:
+    """A node with two partitions, of which the disk does not give back the first `count`."""
+    world, node = alone()
+    other = PartitionOrder(PartitionId(1), ACTIVE, 1, CAFE)
+    node.order(PartitionOrder(NUMBER, ACTIVE, 1, CAFE), other)
+    world.pass_ms(100)
+    for held in list(node.bucket.held.values()):
+        held.partition.store(b"k", b"v", 0, 0, node.around.now_us())
+    world.pass_ms(100)
+    for number in range(count):
+        node.disk.rot(BUCKET, PartitionId(number), b"k")
+    node.crash()
+    node.start()
+    assert len(node.bucket.held) == 2 - count
+    return world, node
+
+
+def drop_all(node: Node, cas: int | None = None) -> list[Message]:
+    """As the keeper does with a bucket that it does not know: what the node tells of is dropped."""
+    told = node.bucket.describe()
+    drops = tuple(
+        PartitionOrder(each.number, PartitionState.DEAD, each.term, is_dropped=True)
+        for each in told.partitions
+    )
+    answers: list[Message] = []
+    stated = told.cas if cas is None else cas
+    node.hosted.order(SetPartitions(BUCKET, "", BucketAttributes(), stated, drops), answers.append)
+    return answers
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_of_a_deleted_bucket_nothing_is_left_whatever_is_damaged(count: int) -> None:
+    """What the disk did not give back stayed there, and the bucket came back with each start."""
+    world, node = damaged(count)
+    mismatch = only(drop_all(node, node.bucket.cas + 1), CasMismatch)
+    assert len(node.disk.partitions) == 2
+    only(drop_all(node, mismatch.cas), PartitionsSet)
+    world.pass_ms(100)
+    assert not node.hosted.buckets and not node.disk.partitions
+
+
+def test_what_is_damaged_of_a_bucket_that_lives_stays_when_the_rest_leaves_the_node() -> None:
+    world, node = damaged(1)
+    other = PartitionId(1)
+    node.order(PartitionOrder(other, PartitionState.DEAD, 1, is_dropped=True))
+    world.pass_ms(100)
+    assert set(node.disk.partitions) == {(BUCKET, NUMBER)}
+    (told,) = only([node.hosted.describe(DescribeBuckets())], BucketsDescribed).buckets
+    assert told.id == BUCKET
+
+
+def test_a_damaged_partition_is_made_anew_without_what_was_there_also_after_a_refusal() -> None:
+    """The refusal made the node forget the bucket, and what was damaged."""
+    world, node = damaged(2)
+    mismatch = only(node.order(cas=node.bucket.cas + 1), CasMismatch)
+    node.order(PartitionOrder(NUMBER, ACTIVE, 2, DEAD), cas=mismatch.cas)
+    world.pass_ms(100)
+    assert node.store.load(BUCKET, NUMBER, Seq(0), 100, True) == []
 
 
 def test_a_name_that_is_used_again_means_the_newer_bucket() -> None:

@@ -190,7 +190,7 @@ def find_held(nodes: Iterable[NodeId]) -> Procedure[dict[NodeId, frozenset[int]]
 
 
 def drop_bucket(node: NodeId, id: int) -> Procedure[None]:
-    """Whatever the node has of a bucket that is no more."""
+    """Whatever the node has of a bucket that is no more, also what it cannot tell of."""
     hosted = (yield from describe((node,), id)).get(node)
     if hosted is None or not hosted.is_warm:
         return

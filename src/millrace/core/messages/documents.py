@@ -108,7 +108,8 @@ class SetPartitions(Message, frozen=True):
     a bucket that the node does not know.  Answered with PartitionsSet when the rows are durable and
     not before: a master serves only then, and one that is DEAD has given its last seq.  Or with
     CasMismatch; Refused EPOCH for a lower term, NOT_READY before the node is warm, CONFLICT for a
-    partition whose undo stands in the way."""
+    partition whose undo stands in the way.  Without a `name` the bucket is no more: what of it is
+    damaged on the node's disk, which nobody can be told of, goes with what is ordered dropped."""
 
     bucket: int
     name: str

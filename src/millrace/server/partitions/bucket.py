@@ -9,6 +9,8 @@ I3  What changed within one event is looked at once, after it.
 I4  Room is reckoned only for a bucket that is stirred: something was written, loaded or read from
     disk since, or an order came, or the last reckoning found changes that are not on disk or too
     much memory taken.  In any other it is as it was.
+I5  What the disk does not give back stays there until an order makes the partition anew, or says
+    that the bucket is no more; until then the bucket is here.
 """
 
 import logging
@@ -88,8 +90,7 @@ class BucketPartitions:
         return self._hold(Partition(number, row), was_clean=row.is_clean)
 
     def isolate(self, number: PartitionId, why: str) -> None:
-        """The disk does not give the partition back.  What is there stays until an order makes the
-        partition anew."""
+        """The disk does not give the partition back.  Keeps I5."""
         self.held.pop(number, None)
         self._isolated.add(number)
         fields = {"bucket": self.name, "partition": number, "detail": why}
@@ -98,10 +99,14 @@ class BucketPartitions:
     def warmed(self) -> None:
         self.is_warm = self.is_stirred = True
 
+    @property
+    def is_empty(self) -> bool:
+        """Nothing of it is here, not even on disk."""
+        return not self.held and not self._isolated
+
     def _make(self, number: PartitionId, term: int) -> HeldPartition:
         if number in self._isolated:
-            self._isolated.discard(number)
-            self._store.drop(self.id, number, lambda failure: None)
+            self._drop_isolated(number)
         return self._hold(Partition(number, PartitionRow(created=term)))
 
     def _hold(self, partition: Partition, *, was_clean: bool = False) -> HeldPartition:
@@ -136,6 +141,8 @@ class BucketPartitions:
         """Nothing of the bucket is wanted here any more."""
         for number in list(self.held):
             self._drop(number)
+        for number in list(self._isolated):
+            self._drop_isolated(number)
         self._following.close()
         for session in list(self._sessions):
             session.close()
@@ -182,6 +189,9 @@ class BucketPartitions:
         self.is_stirred = True
         self.cas = cas = self._around.draw()
         self.is_enabled = True
+        if not message.name:  # Keeps I5.
+            for number in list(self._isolated):
+                self._drop_isolated(number)
         waiting = len(message.orders)
         if not waiting:
             answer(PartitionsSet(cas))
@@ -267,6 +277,10 @@ class BucketPartitions:
             held.partition.on_change.clear()
             self._tell_sessions(number)
             self._store.drop(self.id, number, lambda failure: None)
+
+    def _drop_isolated(self, number: PartitionId) -> None:
+        self._isolated.discard(number)
+        self._store.drop(self.id, number, lambda failure: None)
 
     # -- Serving --------------------------------------------------------------------------------
 

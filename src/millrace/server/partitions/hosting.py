@@ -1,9 +1,9 @@
 """The buckets of which a node has partitions: what the keeper is told of them, and what it orders.
 
 I1  Nothing is told and nothing is ordered before all that the disk has is loaded.
-I2  A bucket is known as long as the node has a partition of it.  When the last one is dropped,
-    whoever streams from it, or is followed for it, hears that the connection is over: what is
-    made anew later has nothing to do with it.
+I2  A bucket is known as long as the node has a partition of it, if only a damaged one.  When the
+    last one is dropped, whoever streams from it, or is followed for it, hears that the connection
+    is over: what is made anew later has nothing to do with it.
 I3  Who says which bucket it means gets that one or none.  A name may be given again while others
     still hold what was deleted: to follow another bucket, a replica of it would throw away what
     it has and be counted as a copy that is not there.
@@ -72,7 +72,7 @@ class HostedBuckets:
             if message.cas == NO_STATE_CAS:
                 bucket.cas = NO_STATE_CAS
         bucket.order(message, answer)
-        if not bucket.held:  # Keeps I2.
+        if bucket.is_empty:  # Keeps I2.
             del self.buckets[bucket.id]
             bucket.drop()
 
