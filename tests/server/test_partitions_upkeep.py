@@ -281,10 +281,30 @@ def test_room_that_one_round_could_not_make_is_made_by_the_next_ones() -> None:
     assert node.bucket.memory_bytes <= 400_000
 
 
-def test_what_a_start_loads_is_reckoned_again_when_all_is_loaded() -> None:
-    _, node, _ = filled()
-    node.bucket.warmed()
-    assert node.bucket.is_stirred
+def test_values_that_a_start_loaded_make_room_for_the_keys_that_it_loads_after_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Memory was reckoned once, and the keys of all the rest came on top of the bucket's share."""
+    monkeypatch.setattr(warming, "LOAD_DOCUMENTS", 50)
+    world = World()
+    node = Node(world, ONE)
+    node.lead()
+    for at in range(1_500):
+        node.put(b"%0100d" % at, bytes(1_000) if at < 400 else b"")
+    world.pass_ms(100)
+    node.crash()
+    most_bytes = most_values = 0
+
+    def loaded() -> None:
+        nonlocal most_bytes, most_values
+        most_values = max(most_values, sum(map(bool, node.values().values())))
+        upkeep_of(node).look()
+        most_bytes = max(most_bytes, node.bucket.memory_bytes)
+
+    node.start(loaded, memory_bytes=400_000)
+    assert most_values > 100, "there was room for values"
+    assert most_bytes <= 400_000
+    assert len(node.values()) == 1_500
 
 
 # -- Congestion -----------------------------------------------------------------------------------

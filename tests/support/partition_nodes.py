@@ -259,8 +259,8 @@ class Node:
         world.nodes[id] = self
         self.start()
 
-    def start(self, **attributes: Any) -> None:
-        """Loads what the disk has."""
+    def start(self, after_bite: Callable[[], None] = lambda: None, **attributes: Any) -> None:
+        """Loads what the disk has; `after_bite` is called whenever others have their turn."""
         self.life += 1
         self.is_up = True
         self.around = VirtualAround(self._world, self)
@@ -269,7 +269,8 @@ class Node:
         self.hosted = HostedBuckets(self.store, self.flusher, self.around)
         if BUCKET in self.store.buckets():
             chosen = _attributes(attributes)
-            _finish(warm_up(self.hosted.make(BUCKET, NAME, chosen), self.store))
+            loading = warm_up(self.hosted.make(BUCKET, NAME, chosen), self.store)
+            _finish(loading, after_bite)
         self.hosted.is_warm = True
 
     def crash(self) -> None:
@@ -353,10 +354,11 @@ def _attributes(chosen: dict[str, Any]) -> BucketAttributes:
     return BucketAttributes(**{"partitions": 4, "replicas": 1, **chosen})
 
 
-def _finish(loading: Any) -> None:
+def _finish(loading: Any, after_bite: Callable[[], None]) -> None:
     """It yields after each bite, for nothing."""
     while True:
         try:
             loading.send(None)
         except StopIteration:
             return
+        after_bite()

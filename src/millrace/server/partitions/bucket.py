@@ -89,6 +89,11 @@ class BucketPartitions:
         """A partition that the disk has; the caller loads its documents before `warmed`."""
         return self._hold(Partition(number, row), was_clean=row.is_clean)
 
+    def load(self, number: PartitionId, documents: Sequence[Document], row: PartitionRow) -> None:
+        """More of what the disk has of it.  Keeps I4."""
+        self.held[number].partition.load(documents, row)
+        self.is_stirred = True
+
     def isolate(self, number: PartitionId, why: str) -> None:
         """The disk does not give the partition back.  Keeps I5."""
         self.held.pop(number, None)
@@ -97,7 +102,7 @@ class BucketPartitions:
         logger.error("partition.damaged", extra={"fields": fields})
 
     def warmed(self) -> None:
-        self.is_warm = self.is_stirred = True
+        self.is_warm = True
 
     @property
     def is_empty(self) -> bool:

@@ -1,7 +1,8 @@
 """Loading partitions from disk when a node starts.
 
 Keys and metadata of all documents are loaded, values while there is room for them.  It is done in
-bites, so that a node which is starting still answers.
+bites, so that a node which is starting still answers, and values that were loaded leave memory
+again as keys need it.
 
   I1  A partition that the disk does not give back whole is as if it were not here: the others
       serve, the keeper finds a copy missing, and what the disk has stays until it is made anew.
@@ -36,14 +37,14 @@ async def warm_up(bucket: BucketPartitions, store: DocumentStore) -> int:
 async def _load(
     bucket: BucketPartitions, store: DocumentStore, number: PartitionId, row: PartitionRow
 ) -> int:
-    partition = bucket.take(number, row).partition
+    bucket.take(number, row)
     loaded, after, count_max = 0, NO_SEQ, 1
     while True:
         has_room = bucket.memory_bytes < bucket.attributes.memory_bytes
         documents = store.load(bucket.id, number, after, count_max, has_room)
         if not documents:
             return loaded
-        partition.load(documents, row)
+        bucket.load(number, documents, row)
         loaded += len(documents)
         after = documents[-1].seq
         count_max = _next_count(documents)
