@@ -1,8 +1,11 @@
 """Which chains need not be asked whether their members lost something."""
 
+from itertools import pairwise
+
 import msgspec
 import pytest
 
+from millrace.config import KeeperSettings
 from millrace.core.projection import Projection
 from millrace.server.whole_chains import ASK_AGAIN_S, Lives, WholeChains
 from millrace.types import Epoch, LogId, NodeId
@@ -40,6 +43,19 @@ def test_a_chain_is_whole_until_something_happens(
     assert not whole.has(CHAIN, LIVES, 100.0)
     whole.add(CHAIN, LIVES, 100.0)
     assert whole.has(chain, lives, 100.0 + after_s) is is_known
+
+
+def test_a_chain_with_which_all_is_well_is_asked_in_few_rounds_of_chores() -> None:
+    """It was asked in each: what was known lasted as long as from one to the next."""
+    whole = WholeChains()
+    asked_s: list[float] = []
+    round_s = KeeperSettings().retention_interval_ms / 1000 + 0.1  # One is never early.
+    for now_s in (number * round_s for number in range(100)):
+        if not whole.has(CHAIN, LIVES, now_s):
+            asked_s.append(now_s)
+            whole.add(CHAIN, LIVES, now_s)
+    assert 10 < len(asked_s) <= 20
+    assert all(after - before <= ASK_AGAIN_S + round_s for before, after in pairwise(asked_s))
 
 
 def test_chains_that_are_gone_are_forgotten() -> None:

@@ -1,9 +1,17 @@
 """Chains whose members were asked, and had all that they should: nothing is to be found there until
 a node starts anew or the chain changes.
 
-A member loses blocks when its process dies, and says so by a life of its own; or, very rarely,
-when its store fails to keep what was acknowledged from memory, and its process goes on.  For the
-sake of those every chain is asked again after a while.
+A member loses blocks when its process dies, and says so by a life of its own: also within a lease,
+as whoever starts writes its key in the repository anew.  A member that is wiped or put in another's
+place is another life or another chain.
+
+Very rarely one loses blocks while its process goes on: its store fails to keep what was
+acknowledged from memory.  Whoever appends hears of it from the member at once and changes the
+chain, and so does whoever reads, if it is the tail; the node's log says `log.dirty` of each log,
+and a store that failed for good makes its `/healthz` 503.  A node whose disk gets full, or has
+room again, writes its key anew.  What is left is a log that nobody appends to: for its sake every
+chain is asked again after ASK_AGAIN_S, and is a copy short unnoticed for no longer than that and a
+round of chores.
 
   I1  Lives are looked up before the members are asked: one that starts in between has another.
 """
@@ -16,7 +24,7 @@ import msgspec
 from millrace.core.projection import Projection
 from millrace.types import LogId, NodeId
 
-ASK_AGAIN_S: Final = 10.0  # As often as by the default of `keeper.retention_interval_ms`.
+ASK_AGAIN_S: Final = 60.0  # Several rounds of chores, or each would ask all chains.
 
 Lives = Mapping[NodeId, int]
 
