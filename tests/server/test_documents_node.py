@@ -30,7 +30,12 @@ from millrace.core.documents.messages import (
     Repair,
 )
 from millrace.core.messages import Message
-from millrace.core.messages.documents import PartitionOrder, PartitionsSet, SetPartitions
+from millrace.core.messages.documents import (
+    CasMismatch,
+    PartitionOrder,
+    PartitionsSet,
+    SetPartitions,
+)
 from millrace.errors import NotConnected
 from millrace.limits import MIB
 from millrace.meta.directory import ClusterDirectory
@@ -101,6 +106,20 @@ class Rig:
         self.documents.handle(order, answers.append)
         await until(lambda: bool(answers))
         assert isinstance(answers[0], PartitionsSet), answers
+
+    async def make_next(self) -> BucketRecord:
+        """The bucket is deleted, and another made under its name, before anything is dropped."""
+        await self._directory.remove_bucket(NAME)
+        record = BucketRecord(BUCKET + 1, NAME, self.attributes, (Seat(1, CAFE, ONE),))
+        assert await self._directory.replace_bucket(record, 0)
+        orders = (PartitionOrder(P0, PartitionState.ACTIVE, 1, CAFE),)
+        answers: list[Message] = []
+        made = SetPartitions(record.id, NAME, self.attributes, 0, orders)
+        self.documents.handle(made, answers.append)
+        await until(lambda: bool(answers))
+        assert isinstance(answers[0], PartitionsSet), answers
+        await until(lambda: self.documents._fronts[NAME].record.id == record.id)
+        return record
 
     async def ask(self, client: WireClient, *args: Any) -> Response:
         return await asyncio.to_thread(client.ask, *args)
@@ -174,6 +193,46 @@ def test_a_stream_is_of_the_bucket_that_is_meant(tmp_path: Path, id: int, status
         async with node(tmp_path) as rig:
             with rig.client() as client:
                 assert (await rig.asked(client, Open("replica:2", NAME, id))).status == status
+
+    asyncio.run(body())
+
+
+# -- Another bucket of the same name --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["", NAME], ids=["to drop it", "on its way for long"])
+def test_a_refused_order_about_a_deleted_bucket_leaves_clients_with_the_next_of_its_name(
+    tmp_path: Path, name: str
+) -> None:
+    async def body() -> None:
+        async with node(tmp_path) as rig:
+            next = await rig.make_next()
+            drop = PartitionOrder(P0, PartitionState.DEAD, 1, is_dropped=True)
+            old = rig.documents._partitions[BUCKET]
+            answers: list[Message] = []
+            order = SetPartitions(BUCKET, name, rig.attributes, old.cas + 1, (drop,))
+            rig.documents.handle(order, answers.append)
+            assert isinstance(answers[0], CasMismatch)
+            assert rig.documents._fronts[NAME].record.id == next.id
+            with rig.client() as client:
+                stored = await rig.ask(client, Opcode.SET, b"k", b"v", NO_EXPIRY)
+                assert stored.status == Status.SUCCESS
+            copies = rig.documents._partitions
+            assert b"k" in copies[next.id].held[P0].partition.table
+            assert b"k" not in copies[BUCKET].held[P0].partition.table
+
+    asyncio.run(body())
+
+
+def test_an_old_read_of_the_map_leaves_clients_with_the_next_bucket_of_its_name(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with node(tmp_path) as rig:
+            before = await rig.documents._read_records()
+            next = await rig.make_next()
+            rig.documents._take_records(before)
+            assert rig.documents._fronts[NAME].record.id == next.id
 
     asyncio.run(body())
 

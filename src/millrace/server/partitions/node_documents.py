@@ -7,6 +7,8 @@ in the background, and serve when the keeper has named them (R-Q).
   I2  Whatever this node has of a bucket that is deleted stays until the keeper orders it dropped.
   I3  What goes on in the background never ends unnoticed: whatever it cannot cope with is the
       node's failure.  A node that is not warm, and never will be, must not look healthy.
+  I4  Clients get the newest bucket of a name that this node has heard of: neither an order about
+      a deleted one nor an old read of the map puts that in its place.
 """
 
 import asyncio
@@ -192,8 +194,10 @@ class NodeDocuments:
     def _take_records(self, records: list[BucketRecord]) -> None:
         for record in records:
             front = self._fronts.get(record.name)
-            if front is None or front.record.id != record.id:
+            if front is None or front.record.id < record.id:
                 front = self._make_front(record)
+            elif front.record.id > record.id:  # Keeps I4.
+                continue
             if record.revision >= front.record.revision:  # Two reads may end in any order.
                 front.record = record
             front.here = self._partitions.get(record.id)
@@ -254,13 +258,19 @@ class NodeDocuments:
         self._hosted.order(message, answer)
         here = self._partitions.get(message.bucket)
         front = self._front_of(message.bucket)
-        if front is None and here is not None and here.name:
+        if front is None and here is not None and self._is_news(message):
             nobody = Seat(0, NO_FAILOVER_ID)
             seats = (nobody,) * here.attributes.partitions
-            front = self._make_front(BucketRecord(here.id, here.name, here.attributes, seats, 0))
+            record = BucketRecord(here.id, message.name, here.attributes, seats, 0)
+            front = self._make_front(record)
             self._spawn(self._read_map())
         if front is not None:
             front.here = here
+
+    def _is_news(self, message: SetPartitions) -> bool:
+        """Keeps I4.  Without a name the bucket is no more."""
+        known = self._fronts.get(message.name)
+        return bool(message.name) and (known is None or known.record.id < message.bucket)
 
     def _carry_out(self, message: CarryOut, answer: Answer) -> None:
         front = self._front_of(message.bucket)
