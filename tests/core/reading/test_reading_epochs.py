@@ -126,6 +126,24 @@ def test_an_epoch_that_is_not_known_yet_is_asked_for_again() -> None:
     assert [effect.node for effect in effects if isinstance(effect, e.StartSender)] == [1, 2]
 
 
+def test_who_waits_where_nobody_is_left_asks_more_and_more_rarely() -> None:
+    known = one_range([1, 2], 2, last=3)
+    gone = dict.fromkeys(nodes(1, 2), AuthoritativeStatus.AUTHORITATIVE_EMPTY)
+    stream = at_unknown_epoch()
+    stream.epochs_known(known, Epoch(0), {}, gone, 0)
+    for node in gone:
+        stream.lost(node, 0)
+    asked_ms: list[int] = []
+    for now_ms in range(0, 70_000, 500):
+        for effect in stream.timer_fired(now_ms):
+            if isinstance(effect, e.StartSender):
+                stream.lost(effect.node, now_ms)
+            elif isinstance(effect, e.NeedEpochs):
+                asked_ms.append(now_ms)
+                stream.epochs_known(known, Epoch(0), {}, gone, now_ms)
+    assert asked_ms == [1_000, 3_000, 7_000, 15_000, 31_000, 61_000]
+
+
 def test_a_repository_that_does_not_answer_is_asked_again() -> None:
     stream = at_unknown_epoch()
     stream.epochs_failed(Failure(FailureKind.METADATA), 0)

@@ -2,11 +2,13 @@
 
 import pytest
 
+from millrace.core.epochs import EpochRange
 from millrace.core.messages import Blocks
 from millrace.core.reading.senders import Sender
 from millrace.core.reading.validation import Misbehaviour, Rules
-from millrace.types import LSN_MAX, AuthoritativeStatus, Lsn, NodeId
-from tests.core.reading.read_cluster import LOG, Cluster, at, block, one_range
+from millrace.core.replication import Replication
+from millrace.types import LSN_MAX, AuthoritativeStatus, Epoch, Lsn, NodeId
+from tests.core.reading.read_cluster import LOG, Cluster, at, block, nodes, one_range
 from tests.core.reading.reading_samples import SETTINGS
 
 EMPTY = AuthoritativeStatus.AUTHORITATIVE_EMPTY
@@ -29,6 +31,26 @@ def test_a_reader_finds_what_all_nodes_it_knew_have_given_away() -> None:
     cluster.set_statuses({NodeId(1): EMPTY, NodeId(2): EMPTY})
     cluster.run(10_000)
     assert cluster.shown() == [f"{offset}..{offset}" for offset in range(1, 11)]
+    assert cluster.is_finished
+
+
+def test_a_reader_finds_where_a_log_went_on_when_nobody_it_knew_is_left() -> None:
+    """The nodes are emptied and gone before the log moves, so that no status tells of the move."""
+    here = one_range([1, 2], 2)
+    moved = (*here, EpochRange(Epoch(2), Epoch(2), nodes(3, 4), Replication.of(2)))
+    cluster = Cluster(moved, at(1), at(3, epoch=2), SETTINGS)
+    cluster.ranges = here
+    cluster.kill(1, 2)
+    cluster.set_statuses({NodeId(1): EMPTY, NodeId(2): EMPTY})
+    cluster.open()
+    cluster.run(10_000)
+    assert cluster.shown() == []
+    for offset in (1, 2):
+        cluster.store(block(at(offset, epoch=2)), [3, 4])
+    cluster.release(at(2, epoch=2))
+    cluster.ranges = moved
+    cluster.run(2 * SETTINGS.epochs_retry_ms_max)
+    assert cluster.shown()[-2:] == ["1..1", "2..2"]
     assert cluster.is_finished
 
 

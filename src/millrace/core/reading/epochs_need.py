@@ -20,11 +20,12 @@ class EpochsNeed:
         self._is_asked = True
         return [NeedEpochs(epoch)]
 
-    def answered(self) -> None:
-        """It helped."""
+    def answered(self, is_news: bool) -> None:
+        """It is known where the next blocks lie."""
         self._is_asked = False
         self.due_ms = None
-        self._pause_ms = self._settings.epochs_retry_ms_min
+        if is_news:
+            self._pause_ms = self._settings.epochs_retry_ms_min
 
     def not_answered(self, now_ms: int) -> None:
         """There was no answer, or one that is too old."""
@@ -32,6 +33,14 @@ class EpochsNeed:
         self.due_ms = now_ms + self._pause_ms
         self._pause_ms = min(2 * self._pause_ms, self._settings.epochs_retry_ms_max)
 
-    def timer_fired(self, now_ms: int) -> None:
-        if self.due_ms is not None and now_ms >= self.due_ms:
+    def look_again(self, now_ms: int) -> None:
+        """What is known will not do for long."""
+        if not self._is_asked and self.due_ms is None:
+            self.not_answered(now_ms)
+
+    def timer_fired(self, now_ms: int) -> bool:
+        """Whether it is time to ask again."""
+        is_due = self.due_ms is not None and now_ms >= self.due_ms
+        if is_due:
             self.due_ms = None
+        return is_due

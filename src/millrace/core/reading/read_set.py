@@ -37,15 +37,18 @@ class ReadSet:
 
     def learn(
         self, ranges: tuple[EpochRange, ...], released_epoch: Epoch, locations: Locations
-    ) -> None:
-        """`released_epoch` is the epoch of what was released when the ranges were asked for: the
-        newest of them holds up to there."""
+    ) -> bool:
+        """Whether it was news.  `released_epoch` is the epoch of what was released when the ranges
+        were asked for: the newest of them holds up to there."""
         if ranges and ranges[-1].last < released_epoch:
             newest = msgspec.structs.replace(ranges[-1], last=released_epoch)
             ranges = (*ranges[:-1], newest)
-        self._ranges = ranges
+        is_news = ranges != self._ranges
+        if is_news:
+            self._ranges, self.current = ranges, None
         self._locations = locations
         self._served = None
+        return is_news
 
     def enter(self, lsn: Lsn) -> tuple[list[Sender], list[Sender]]:
         """The stream has come to this position: who leaves, and who joins."""
@@ -86,6 +89,17 @@ class ReadSet:
     @property
     def has_later_epochs(self) -> bool:
         return self.current is not None and self._ranges[-1].last > self.current.last
+
+    @property
+    def is_deserted(self) -> bool:
+        """Nobody of these epochs is left to tell what follows them."""
+        empty = AuthoritativeStatus.AUTHORITATIVE_EMPTY
+        return (
+            self.current is not None
+            and not self.has_later_epochs
+            and not any(sender.is_reading for sender in self.senders.values())
+            and all(self.status_of(sender) is empty for sender in self.senders.values())
+        )
 
     # -- Statuses -----------------------------------------------------------------------------
 

@@ -187,9 +187,9 @@ class SequencedReadStream:
         asked."""
         if self.is_over:
             return []
-        self.read_set.learn(ranges, released_epoch, locations)
+        is_news = self.read_set.learn(ranges, released_epoch, locations)
         if self.read_set.knows(self.next_lsn):
-            self.epochs_need.answered()
+            self.epochs_need.answered(is_news)
         else:
             self.epochs_need.not_answered(now_ms)
         return self.statuses_changed(statuses, now_ms)
@@ -248,7 +248,8 @@ class SequencedReadStream:
             if sender.due_ms is not None and now_ms >= sender.due_ms:
                 effects += self._sender_due(sender, now_ms)
         self.giving_up.timer_fired(self.read_set, self._voices(), now_ms)
-        self.epochs_need.timer_fired(now_ms)
+        if self.epochs_need.timer_fired(now_ms) and self.read_set.is_deserted:
+            effects += self.epochs_need.ask(epoch_of(self.next_lsn))
         self.roster.end_stall(self.progress, self.next_lsn, now_ms)
         return effects + self._go_on(now_ms)
 
@@ -272,6 +273,8 @@ class SequencedReadStream:
                 self._slide(now_ms)
             self.roster.head_is_missing(self.next_lsn, now_ms)
             self._judge_slow(now_ms)
+            if self.read_set.is_deserted:
+                self.epochs_need.look_again(now_ms)
         effects += self._talk.widen()
         effects += self._observe(now_ms)
         return effects + self._set_timer(now_ms)
