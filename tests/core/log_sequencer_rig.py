@@ -35,9 +35,13 @@ class ScriptedCopysets:
     def __init__(self, *script: Copyset | None) -> None:
         self.script = list(script) or [ABC]
         self.avoided: list[frozenset[NodeId]] = []
+        self.lone: list[bool] = []
         self.voids = 0
 
-    def next(self, size_bytes: int, now_ms: int, avoided: Collection[NodeId]) -> Copyset | None:
+    def next(
+        self, size_bytes: int, now_ms: int, avoided: Collection[NodeId], is_lone: bool
+    ) -> Copyset | None:
+        self.lone.append(is_lone)
         return self._give(avoided)
 
     def another(self, than: Copyset, now_ms: int, avoided: Collection[NodeId]) -> Copyset | None:

@@ -18,7 +18,7 @@ from millrace.core.sequenced.copysets import (
 )
 from millrace.core.sequenced.settings import SequencerSettings
 from millrace.limits import COPYSET_SIZE_MAX
-from millrace.types import NodeId
+from millrace.types import NO_NODE, NodeId
 from tests.core.placement_samples import REPLICATIONS, Said, first, in_racks, located_nodes, nodes
 
 NOBODY: frozenset[NodeId] = frozenset()
@@ -196,6 +196,29 @@ def test_no_copyset_is_possible(
     assert chooser_of(said, tuple(locations), locations).choose(2, avoided) is None
 
 
+@given(
+    said=REPLICATIONS,
+    locations=located_nodes(9),
+    avoided=st.sets(st.integers(1, 9), max_size=3),
+    near=st.integers(1, 10).map(NodeId),
+    seed=st.integers(0, 1_000),
+)
+def test_a_near_node_has_a_copy_whenever_one_can_be_made(
+    said: Said, locations: dict[NodeId, str], avoided: set[int], near: NodeId, seed: int
+) -> None:
+    replication = Replication.of(said)
+    left = set(locations) - set(nodes(*avoided))
+
+    chooser = chooser_of(said, tuple(locations), locations, seed)
+    copyset = chooser.choose(1, nodes(*avoided), near)
+
+    assert (copyset is not None) == can_replicate(replication, left, locations)
+    if copyset is not None:
+        assert len(set(copyset)) == len(copyset)
+        assert can_replicate(replication, copyset[: replication.copies], locations)
+        assert (near in copyset[: replication.copies]) == (near in left)
+
+
 # How evenly: counts of a fixed seed, within five standard deviations of what is fair.
 
 DRAWS = 6_000
@@ -244,6 +267,20 @@ def test_every_node_gets_its_share(
     assert_fair(leaders, even(locations, 1))
 
 
+def test_beside_a_near_node_the_others_get_equal_shares_and_each_is_first_as_often() -> None:
+    chooser = chooser_of(3, first(5))
+    members: Counter[NodeId] = Counter()
+    leaders: Counter[NodeId] = Counter()
+    for _ in range(DRAWS):
+        copyset = chooser.choose(0, NOBODY, NodeId(4))
+        assert copyset is not None
+        members.update(copyset)
+        leaders[copyset[0]] += 1
+    assert members.pop(NodeId(4)) == DRAWS
+    assert_fair(members, dict.fromkeys(nodes(1, 2, 3, 5), 2 / 4))
+    assert_fair(leaders, {NodeId(4): 1 / 3} | dict.fromkeys(nodes(1, 2, 3, 5), 2 / 3 / 4))
+
+
 def test_a_node_that_every_copyset_needs_is_first_as_often_as_the_others_of_its_copysets() -> None:
     locations = in_racks(4, 1)
     chooser = chooser_of({"rack": 2, "node": 3}, tuple(locations), locations)
@@ -275,10 +312,12 @@ def test_a_choice_draws_few_numbers_however_few_copysets_are_possible() -> None:
 # For how long.
 
 
-def sticky_of(nodeset: int = 30, size_extra: int = 0, seed: int = 1) -> StickyCopysets:
+def sticky_of(
+    nodeset: int = 30, size_extra: int = 0, seed: int = 1, near: NodeId = NO_NODE
+) -> StickyCopysets:
     """So many nodes that two draws are hardly ever the same."""
     settings = SequencerSettings(extras=size_extra, sticky_bytes=100, sticky_ms=1_000)
-    return StickyCopysets(chooser_of(3, first(nodeset), seed=seed), settings)
+    return StickyCopysets(chooser_of(3, first(nodeset), seed=seed), settings, near)
 
 
 def test_blocks_keep_to_one_copyset() -> None:
@@ -400,3 +439,51 @@ def test_another_wave_avoids_who_is_avoided() -> None:
     after = sticky.another(before, 0, before[:2])
     assert after is not None
     assert set(after) == set(first(5)) - set(before[:2])
+
+
+# Near copies.
+
+NEAR = NodeId(17)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_log_begins_with_a_near_copy(seed: int) -> None:
+    copyset = sticky_of(seed=seed, near=NEAR).next(1, 0, NOBODY)
+    assert copyset is not None
+    assert NEAR in copyset
+
+
+def test_a_near_node_that_is_avoided_gets_none() -> None:
+    copyset = sticky_of(near=NEAR).next(1, 0, {NEAR})
+    assert copyset is not None
+    assert NEAR not in copyset
+
+
+@pytest.mark.parametrize(
+    ("lone", "is_near"),
+    [
+        pytest.param([True] * 10, True, id="one after the other"),
+        pytest.param([True, False] * 5, True, id="half of them"),
+        pytest.param([True, *[False] * 9], False, id="in bulk"),
+    ],
+)
+def test_how_a_log_was_written_decides_whether_its_next_copies_are_near(
+    lone: list[bool], is_near: bool
+) -> None:
+    """Of 30 nodes 3 are chosen: of 20 copysets some would be elsewhere."""
+    found = []
+    for seed in range(20):
+        sticky = sticky_of(seed=seed, near=NEAR)
+        for is_lone in lone:
+            sticky.next(10, 0, NOBODY, is_lone)
+        found.append(NEAR in (sticky.next(10, 0, NOBODY, is_lone=True) or ()))
+    assert all(found) == is_near
+    assert any(found) == is_near or sum(found) < 10
+
+
+def test_only_the_copyset_before_counts() -> None:
+    sticky = sticky_of(near=NEAR)
+    for is_lone in (False, True):
+        for _ in range(10):
+            sticky.next(10, 0, NOBODY, is_lone)
+    assert NEAR in (sticky.next(10, 0, NOBODY, is_lone=False) or ())

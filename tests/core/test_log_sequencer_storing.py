@@ -46,6 +46,18 @@ def test_a_block_is_sent_to_its_copyset_with_its_position_and_what_is_released()
     blocks.verify(store.block)
 
 
+def test_a_block_is_alone_if_none_before_it_is_under_way() -> None:
+    rig = Rig()
+    rig.append()
+    rig.append()
+    rig.store(1)
+    rig.append()
+    rig.store(2)
+    rig.store(3)
+    rig.append()
+    assert rig.copysets.lone == [True, False, False, True]
+
+
 def test_positions_are_contiguous_from_one() -> None:
     rig = Rig()
     firsts = [stores(rig.append(count))[0].message.block.first for count in (3, 1, 2, 1)]

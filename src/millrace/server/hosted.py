@@ -228,7 +228,7 @@ class Hosted:
         self._disabled = None
         self._sequencer = LogSequencer(
             start,
-            StickyCopysets(chooser, record.settings),
+            StickyCopysets(chooser, record.settings, self._me),
             self._availability,
             self._place,
             record.settings,

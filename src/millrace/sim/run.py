@@ -71,6 +71,8 @@ REQUIRED_COUNTERS = (
     "trim.done",
     "heal.left_dead",
     *(f"trouble.{trouble.value}" for trouble in (*Trouble, *CommitTrouble)),
+    "trouble.block_overtaken",
+    "trouble.sealed_restarted",
     "trouble.straggler_left",
     "epochs.begun",
     "store.later_wave",

@@ -130,12 +130,12 @@ class TroubleNemesis(Striker[T]):
         self._lasts(least_us, least_us + 2 * SECOND, lambda: self._start(node))
         return True
 
-    def _desert(self, node: "Node | None", others: list[Process]) -> bool:
+    def _desert(self, node: "Node | None", others: list[Process], least_us: int = MS) -> bool:
         """They lose the node both ways, and the rest of the world does not: it goes on."""
         if node is None:
             return False
         pairs: list[tuple[Process, Process]] = [(node, other) for other in others]
-        self._cut(pairs + [(other, node) for other in others], MS, 4 * SECOND)
+        self._cut(pairs + [(other, node) for other in others], least_us, 4 * SECOND)
         return True
 
     def _slow_node(self) -> bool:

@@ -10,24 +10,28 @@ that neighbouring blocks lie on the same nodes and a reader gets long runs from 
   I3  It takes time in proportion to the nodeset: nothing is drawn and thrown away.
   I4  Where the domains allow it every node is as likely as any other to be in a copyset, and to
       be its first.  Domains are drawn by the number of their nodes for that reason; a domain
-      that no copyset can do without gives its nodes more to do.
+      that no copyset can do without gives its nodes more to do.  So does a near node: one that
+      is to have a copy whenever it can, by whoever asks for a copyset.
   I5  SLOW nodes are avoided only as long as enough others are left: a slow cluster still writes.
+  I6  A log whose appends come one at a time has a near copy, on its sequencer's own node; one that
+      is written in bulk burdens no node more than the others, but for its first copyset.
 """
 
 from collections.abc import Callable, Collection, Sequence
 from enum import Enum
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 from millrace.core.replication import Locations, Replication, Scope, domain_of, requirements
 from millrace.core.sequenced.settings import SequencerSettings
 from millrace.limits import COPYSET_SIZE_MAX
-from millrace.types import NodeId
+from millrace.types import NO_NODE, NodeId
 
 Copyset = tuple[NodeId, ...]
 Draw = Callable[[int], int]  # A number of 0..n-1, each as likely as the others.
 T = TypeVar("T")
+LONE_PERCENT_MIN: Final = 50  # Of a log's blocks, so that the next have a near copy.
 
 
 class AvoidCause(Enum):
@@ -139,14 +143,17 @@ class CopysetChooser:
             if scope is not Scope.NODE
         ]
 
-    def choose(self, size_extra: int, avoided: Collection[NodeId]) -> Copyset | None:
-        """R nodes in random order, and up to `size_extra` more behind them as far as there are
-        any; None if it cannot be done without the avoided ones (I2)."""
+    def choose(
+        self, size_extra: int, avoided: Collection[NodeId], near: NodeId = NO_NODE
+    ) -> Copyset | None:
+        """R nodes in random order, `near` among them if it can be, and up to `size_extra` more
+        behind them as far as there are any; None if it cannot be done without the avoided ones
+        (I2)."""
         away = frozenset(avoided)
         left = [node for node in self._nodeset if node not in away]
         if len(left) < self._copies:
             return None
-        chosen: list[NodeId] = []
+        chosen = [near] if near in left else []  # Whoever comes first stands in no other's way.
         for factor, domains in self._scopes:
             added = self._in_new_domains(left, chosen, factor, domains)
             if added is None:
@@ -214,14 +221,21 @@ class CopysetChooser:
 
 class StickyCopysets:
     """One copyset for many blocks, until it has taken enough of them, is old, a store failed or one
-    of its nodes is avoided."""
+    of its nodes is avoided.
+
+    Who appends one block after the other waits for the slowest of its copies each time, and the one
+    on the sequencer's own node needs no connection.  Who has many blocks under way waits for bytes,
+    and gains by spreading them.  What a log was written like shows in the copyset before."""
 
     def __init__(
         self,
         chooser: CopysetChooser,
         settings: SequencerSettings | None = None,
+        near: NodeId = NO_NODE,
     ) -> None:
+        """`near` is the sequencer's own node; it need not store the log."""
         self._chooser = chooser
+        self._near = near
         settings = settings or SequencerSettings()
         self._size_extra = settings.extras
         self._bytes_max = settings.sticky_bytes
@@ -229,13 +243,27 @@ class StickyCopysets:
         self._copyset: Copyset | None = None
         self._bytes = 0  # Given to the copyset so far.
         self._since_ms = 0
+        self._blocks = 0  # Since a copyset was drawn here, and how many of them were alone.
+        self._lone = 0
 
-    def next(self, size_bytes: int, now_ms: int, avoided: Collection[NodeId]) -> Copyset | None:
-        """For the first wave of a block; None if no copyset is possible now."""
+    @property
+    def _is_written_alone(self) -> bool:
+        """One that was not written yet is taken to be."""
+        return 100 * (self._lone + 1) >= LONE_PERCENT_MIN * (self._blocks + 1)
+
+    def next(
+        self, size_bytes: int, now_ms: int, avoided: Collection[NodeId], is_lone: bool = True
+    ) -> Copyset | None:
+        """For the first wave of a block; None if no copyset is possible now.  The block `is_lone`
+        if no other is under way."""
         is_full = self._bytes + size_bytes > self._bytes_max
         if is_full or not self._is_usable(now_ms, avoided):
-            self._begin(self._chooser.choose(self._size_extra, avoided), now_ms)
+            near = self._near if self._is_written_alone else NO_NODE  # Keeps I6.
+            self._blocks = self._lone = 0
+            self._begin(self._chooser.choose(self._size_extra, avoided, near), now_ms)
         self._bytes += size_bytes
+        self._blocks += 1
+        self._lone += is_lone
         return self._copyset
 
     def another(self, than: Copyset, now_ms: int, avoided: Collection[NodeId]) -> Copyset | None:

@@ -64,7 +64,9 @@ TAKEN_OVER = "a sequencer of a later epoch has taken over: look for it"
 class Copysets(Protocol):
     """StickyCopysets, for those who write."""
 
-    def next(self, size_bytes: int, now_ms: int, avoided: Collection[NodeId]) -> Copyset | None: ...
+    def next(
+        self, size_bytes: int, now_ms: int, avoided: Collection[NodeId], is_lone: bool
+    ) -> Copyset | None: ...
 
     def another(
         self, than: Copyset, now_ms: int, avoided: Collection[NodeId]
@@ -219,9 +221,10 @@ class LogSequencer:
         self._issued += block.count  # Keeps I1.
         appender = Appender(self._of_appender, self._replicates)
         pending = BlockInFlight(block, request.ack, appender, ticket)
+        is_lone = self.is_idle
         self._window.add(pending)
         avoided = self._availability.avoided(now_ms)
-        copyset = self._copysets.next(block.size, now_ms, avoided)
+        copyset = self._copysets.next(block.size, now_ms, avoided, is_lone)
         return self._carry_out(pending, appender.begin(copyset), now_ms)
 
     # -- Answers and timers -------------------------------------------------------------------

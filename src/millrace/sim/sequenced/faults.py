@@ -1,6 +1,8 @@
 """The nemesis of sequenced logs: their sequencers, nodesets and copies."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from millrace.core.replication import can_replicate
@@ -8,7 +10,7 @@ from millrace.sim.process import Process
 from millrace.sim.schedule import MS, SECOND
 from millrace.sim.sequenced.shape import Trouble
 from millrace.sim.troubles import TroubleNemesis
-from millrace.types import Block, LogId, NodeId
+from millrace.types import Block, Epoch, LogId, NodeId
 
 if TYPE_CHECKING:
     from millrace.sim.node import Node
@@ -16,16 +18,27 @@ if TYPE_CHECKING:
 
 AWAY_US = 1_500 * MS  # Longer than it takes others to begin another epoch.
 COMMITTED_US = 20 * MS  # Longer than most disks need for a commit.
+LOOK_US, LOOKS_MAX = 2 * MS, 1_000  # For somebody to be sealed.
+
+
+@dataclass(slots=True)
+class Mute:
+    """The sequencer of a log is to die when a block has overtaken another."""
+
+    log: LogId
+    has_begun: bool = False
 
 
 class SequencedNemesis(TroubleNemesis[Trouble]):
     def __init__(self, world: "World", troubles: tuple[Trouble, ...]) -> None:
         super().__init__(world, "sequenced-nemesis", troubles)
-        self._armed: LogId | None = None
+        self._straggler: LogId | None = None  # Where the next block is to have one copy only.
+        self._mute: Mute | None = None
         self._strikes: dict[Trouble, Callable[[], bool]] = {
             Trouble.SEQUENCER_KILLED: self._kill_sequencer,
             Trouble.SEQUENCER_MUTED: self._mute_sequencer,
             Trouble.SEQUENCER_DESERTED: self._desert_sequencer,
+            Trouble.SEQUENCER_OUTLIVED: self._outlive_sequencer,
             Trouble.STRAGGLER: self._leave_straggler,
             Trouble.RECOVERY_KILLED: self._kill_recovery,
             Trouble.ACTIVATED: self._activate,
@@ -46,6 +59,11 @@ class SequencedNemesis(TroubleNemesis[Trouble]):
 
     # -- Sequencers -----------------------------------------------------------------------------
 
+    @property
+    def has_muted(self) -> bool:
+        """More appends now are worth more than later on."""
+        return self._mute is not None and self._mute.has_begun
+
     def _sequencer(self, log: LogId) -> "Node | None":
         number = self._world.sequenced.ledger.truth(log).record.sequencer
         node = self._world.node(number) if number else None
@@ -63,30 +81,39 @@ class SequencedNemesis(TroubleNemesis[Trouble]):
         return self._kill(node)
 
     def _leave_straggler(self) -> bool:
-        self._armed = self._any_log()
+        self._straggler = self._any_log()
         return True
 
     def stored(self, node: NodeId, block: Block) -> None:
-        """The first copy of a block is on its way to a disk.  If this was waited for, it shall be
-        the only one, and its node away while the epoch is recovered."""
-        if block.log != self._armed or self._is_stopped:
-            return
+        """A copy of a block is on its way to a disk."""
         sequencer, holder = self._sequencer(block.log), self._world.node(node)
-        if sequencer is None or sequencer is holder:
+        if self._is_stopped or sequencer is None or sequencer is holder:
             return
-        self._armed = None
-        self._world.count("trouble.straggler_left")
-        self._world.schedule.after(0, self._cut_off, sequencer)
-        self._world.schedule.after(COMMITTED_US, self._take_away, holder)
+        truth = self._world.sequenced.ledger.truth(block.log)
+        if block.log == self._straggler and truth.blocks[block.first].held == {node}:
+            # It shall be the only one, and its node away while the epoch is recovered.
+            self._straggler = None
+            self._world.count("trouble.straggler_left")
+            self._world.schedule.after(0, self._cut_off, sequencer)
+            self._world.schedule.after(COMMITTED_US, self._take_away, holder)
+        mute = self._mute
+        if mute is None or block.log != mute.log:
+            return
+        if not mute.has_begun:
+            self._begin_mute(mute, sequencer, truth.blocks[block.first].copysets[-1])
+        elif truth.overtakes(block.first, sequencer.node):
+            self._mute = None
+            self._world.count("trouble.block_overtaken")
+            self._world.schedule.after(0, self._cut_off, sequencer, AWAY_US)
 
     def _take_away(self, node: "Node") -> None:
         self._kill(node, AWAY_US)
 
-    def _cut_off(self, node: "Node") -> None:
+    def _cut_off(self, node: "Node", least_us: int = MS) -> None:
         for connection in self._world.network.connections():
             if node in connection.ends:
                 self._world.network.reset(connection)
-        self._kill(node)
+        self._kill(node, least_us)
 
     def _kill_recovery(self) -> bool:
         """One whose earlier epochs are not clean yet."""
@@ -96,23 +123,29 @@ class SequencedNemesis(TroubleNemesis[Trouble]):
         return is_recovering and self._kill(self._sequencer(log))
 
     def _mute_sequencer(self) -> bool:
-        """Some nodes hear nothing of it, so that later blocks are stored and earlier ones are not;
-        then it dies."""
-        node = self._sequencer(self._any_log())
-        if node is None:
-            return False
+        """A copyset hears nothing of it, so that later blocks are stored and earlier ones are not,
+        but perhaps by itself; then it dies.  For as long as no block overtakes another this is
+        tried again, mostly."""
+        if self._mute is None:
+            self._mute = Mute(self._any_log())
+        return True
+
+    def _begin_mute(self, mute: Mute, node: "Node", copyset: tuple[NodeId, ...]) -> None:
         network = self._world.network
-        deaf = [one for one in self._world.nodes if one is not node and self._rng.random() < 0.6]
+        deaf = [one for one in map(self._world.node, copyset) if one is not node]
         for one in deaf:
             network.block(node, one)
+        mute.has_begun = True
 
         def end() -> None:
-            self._cut_off(node)
             for one in deaf:
                 network.unblock(node, one)
+            mute.has_begun = False
+            if self._mute is mute and self._rng.random() < 0.1:
+                self._mute = None
+                self._cut_off(node)
 
-        self._lasts(5 * MS, 100 * MS, end)
-        return True
+        self._lasts(5 * MS, 300 * MS, end)
 
     def _desert_sequencer(self) -> bool:
         """Clients and the repository lose it, storage nodes do not: it goes on beside the next."""
@@ -122,6 +155,40 @@ class SequencedNemesis(TroubleNemesis[Trouble]):
         others: list[Process] = [self._world.metadata, *self._world.sequenced.writers]
         others += [one for one in self._world.nodes if one is not node and self._rng.random() < 0.2]
         return self._desert(node, others)
+
+    def _outlive_sequencer(self) -> bool:
+        """It does not hear of the next, and its clients do not either: what they append is kept
+        out of the log by those who were sealed, also when they have been started again."""
+        log = self._any_log()
+        node = self._sequencer(log)
+        successors = [one for one in self._world.nodes if one is not node and one.is_up]
+        if node is None or not successors:
+            return False
+        successor = self._rng.choice(successors)
+        some = [one for one in self._world.sequenced.writers if self._rng.random() < 0.5]
+        self._desert(node, [self._world.metadata, successor, *some], AWAY_US)
+        self._world.sequenced.registrar.activate(log, successor.node, (node.node,))
+        epoch = self._world.sequenced.ledger.truth(log).record.epoch
+        spared = node, successor
+        self._world.schedule.after(LOOK_US, self._restart_sealed, log, epoch, spared, LOOKS_MAX)
+        return True
+
+    def _restart_sealed(
+        self, log: LogId, epoch: Epoch, spared: tuple["Node", ...], looks: int
+    ) -> None:
+        if self._is_stopped or not looks:
+            return
+        sealed = self._world.sequenced.ledger.sealed_by(log, epoch)
+        nodes = [one for one in map(self._world.node, sealed) if one not in spared and one.is_up]
+        if not nodes:
+            again = log, epoch, spared, looks - 1
+            self._world.schedule.after(LOOK_US, self._restart_sealed, *again)
+            return
+        self._world.count("trouble.sealed_restarted")
+        for node in nodes:
+            if not node.is_paused:
+                node.stop()
+                self._lasts(MS, 50 * MS, partial(self._start, node))
 
     def _activate(self) -> bool:
         """An epoch that nobody sequences: somebody has to begin another."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from millrace.core import attempts
 from millrace.core.reading import slow_nodes
-from millrace.core.sequenced import rewrite
+from millrace.core.sequenced import copysets, rewrite
 from millrace.limits import APPEND_ATTEMPTS_MAX, SHIP_ENTRIES_MAX
 from millrace.server import answers, shell
 from millrace.sim import store
@@ -27,6 +27,8 @@ def turned(seed: str) -> Iterator[None]:
         # Simulated blocks are far smaller than what is worth measuring.
         (slow_nodes, "UNIT_BYTES", 64),
         (attempts, "APPEND_ATTEMPTS_MAX", rng.choice((3, 6, APPEND_ATTEMPTS_MAX))),
+        # 101: no copy is near.  Near ones leave hardly any hole behind a sequencer that dies.
+        (copysets, "LONE_PERCENT_MIN", rng.choice((copysets.LONE_PERCENT_MIN, 101))),
     )
     with turned_to(knobs):
         yield

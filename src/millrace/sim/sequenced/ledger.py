@@ -130,8 +130,7 @@ class SequencedLedger:
             if known is None or known.key != (block.first, block.checksum):
                 raise Violation("G4", f"node {node} stores {block!r}, which no sequencer sent")
             known.held.add(node)
-            if len(known.held) == 1:
-                self._world.sequenced.nemesis.stored(node, block)
+            self._world.sequenced.nemesis.stored(node, block)
             return
         first, last = reach_of(block)
         if (first, last, block.kind) in truth.junk:
@@ -161,6 +160,12 @@ class SequencedLedger:
     def sealed(self, node: NodeId, log: LogId, epoch: Epoch) -> None:
         key = (node, log)
         self._seals[key] = max(self._seals.get(key, Epoch(0)), epoch)
+
+    def sealed_by(self, log: LogId, epoch: Epoch) -> list[NodeId]:
+        """Who takes nothing of that epoch any more."""
+        return sorted(
+            node for (node, of), seal in self._seals.items() if of == log and seal > epoch
+        )
 
     def accepted(self, node: NodeId, log: LogId, epoch: Epoch) -> None:
         seal = self._seals.get((node, log), Epoch(0))

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from millrace.core.replication import Authority, authority, can_replicate
 from millrace.core.statuses import NodeStatusEntry
+from millrace.lsn import epoch_of
 from millrace.meta.keys import NODES, REBUILDS, STATUSES, RebuildId, RebuildReport
 from millrace.sim.part import Part
 from millrace.sim.schedule import MS
@@ -115,9 +116,12 @@ class SequencedPart(Part[SequencedWriter, SequencedReader]):
         )
 
     def keeps_copies(self, log: LogId, truth: LogTruth, nodes: Collection[NodeId]) -> bool:
-        """Without these nodes every block that matters has a good copy left."""
+        """Without these nodes every block that matters has a good copy left, on a node that is
+        asked for it: one that was emptied may still have its copies, and readers pass it over."""
+        empty = AuthoritativeStatus.AUTHORITATIVE_EMPTY
+        gone = {*nodes, *(node for node, status in self.statuses().items() if status is empty)}
         return all(
-            not set(self.ledger.survivors(log, block)) <= set(nodes)
+            not set(self.ledger.survivors(log, block)) <= gone
             for block in truth.blocks.values()
             if _matters(truth, block) and block.kept.intersection(nodes)
         )
@@ -125,8 +129,12 @@ class SequencedPart(Part[SequencedWriter, SequencedReader]):
     def may_stay_away(self, node: "Node", gone: Collection[int]) -> bool:
         """The log can be read and written when the nodes that are gone never come back."""
         away = {*gone, node.number, *self.drained()}
-        live = [one.node for one in self._world.nodes if one.number not in away]
-        return all(self._works_with(truth, live) for truth in self.ledger.logs.values())
+        live = [one for one in self._world.nodes if one.number not in away]
+        return all(
+            self._works_with(truth, [one.node for one in live])
+            and not any(_is_recovery_held_up(one, log, truth) for one in live)
+            for log, truth in self.ledger.logs.items()
+        )
 
     def _works_with(self, truth: LogTruth, live: list[NodeId]) -> bool:
         # A node that is away cannot say that it lost something.
@@ -175,3 +183,9 @@ class SequencedPart(Part[SequencedWriter, SequencedReader]):
 def _matters(truth: LogTruth, block: BlockTruth) -> bool:
     is_known = block.is_acked or block.first in truth.values
     return is_known and block.last >= truth.trim_end
+
+
+def _is_recovery_held_up(node: "Node", log: LogId, truth: LogTruth) -> bool:
+    """It waits for everybody who may have a sound copy of a block that is damaged here."""
+    rotten = node.disk.rotten.get(log, ())
+    return any(epoch_of(first) > truth.record.clean for first in rotten)

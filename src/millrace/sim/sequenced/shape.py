@@ -22,6 +22,7 @@ class Trouble(Enum):
     SEQUENCER_KILLED = "sequencer_killed"  # With appends under way.
     SEQUENCER_MUTED = "sequencer_muted"  # To some nodes, before it dies.
     SEQUENCER_DESERTED = "sequencer_deserted"  # It lives, clients replace it: two at once.
+    SEQUENCER_OUTLIVED = "sequencer_outlived"  # And those that were sealed are started again.
     STRAGGLER = "straggler"  # Whoever has the only copy of a block is away in its recovery.
     RECOVERY_KILLED = "recovery_killed"  # A sequencer that recovers dies.
     ACTIVATED = "activated"  # Somebody makes another node the sequencer for no reason.
@@ -96,7 +97,16 @@ def draw(seed: str) -> SequencedShape:
         trouble_us=rng.choice((100_000, 300_000, 1_000_000)),
         troubles=draw_troubles(Random(f"{seed}/troubles"), _TROUBLES),
     )
-    return _arranged(shape, Random(f"{seed}/arranged"))
+    return _arranged(_overtaking(shape), Random(f"{seed}/arranged"))
+
+
+def _overtaking(shape: SequencedShape) -> SequencedShape:
+    """A block overtakes another only if it is on its way to other nodes at the same time."""
+    if Trouble.SEQUENCER_MUTED not in shape.troubles:
+        return shape
+    in_flight = max(4, shape.settings.writes_in_flight)
+    settings = msgspec.structs.replace(shape.settings, writes_in_flight=in_flight, sticky_bytes=1)
+    return msgspec.structs.replace(shape, settings=settings)
 
 
 def _arranged(shape: SequencedShape, rng: Random) -> SequencedShape:

@@ -81,6 +81,16 @@ class LogTruth:
         """An acknowledged block that intersects the positions."""
         return next((one for one in self.overlapping(first, last) if one.is_acked), None)
 
+    def overtakes(self, first: Lsn, sequencer: NodeId) -> bool:
+        """A block before this one, of its epoch, is with its sequencer at most."""
+        return any(
+            one.first < first
+            and epoch_of(one.first) == epoch_of(first)
+            and not one.is_acked
+            and one.held <= {sequencer}
+            for one in self.blocks.values()
+        )
+
 
 def reach_of(block: Block) -> tuple[Lsn, Lsn]:
     """The positions that a block speaks about: a bridge is about all that follow."""

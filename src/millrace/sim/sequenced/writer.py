@@ -32,7 +32,7 @@ class SequencedWriter(AppendingClient[AppendRecord, SequencedAppend]):
     def think_us(self) -> int:
         """In bursts, so that blocks overtake each other, and for as long as faults strike."""
         shape = self.world.shape
-        if self.rng.random() < BURST_SHARE:
+        if self.rng.random() < BURST_SHARE or self.world.sequenced.nemesis.has_muted:
             return 1
         mean_us = shape.chaos_us * shape.appends_in_flight // shape.appends_max
         return max(shape.think_us, int(mean_us / (1 - BURST_SHARE)))
