@@ -10,9 +10,10 @@ from millrace.cli import dev
 from millrace.errors import Unavailable
 from millrace.local import LocalCluster
 from millrace.local.lock import locked
-from tests.cli.commands import Command
+from tests.cli.commands import Command, start_process
 
 LINE_CHARS_MAX = 300
+UP_TIMEOUT_S = 60.0
 SOON_S = 10.0  # A third of what a node may take to start.
 
 
@@ -119,6 +120,19 @@ def test_another_cluster_says_which_ports_it_takes(
         assert f"node 1 on {first}, node 2 on {second}" in up.err
     finally:
         LocalCluster.open(Path(".millrace/dev").absolute()).destroy()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_two_that_come_up_at_once_have_ports_of_their_own(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "other")]
+    ups = [start_process("dev", "up", "--nodes", "1", "--folder", str(each)) for each in folders]
+    try:
+        printed = [up.communicate(timeout=UP_TIMEOUT_S) for up in ups]
+        assert [up.returncode for up in ups] == [0, 0], printed
+        assert len({addresses for addresses, _ in printed}) == len(ups), printed
+    finally:
+        for folder in folders:
+            LocalCluster.open(folder).destroy()
 
 
 def test_up_that_fails_leaves_nothing(alone: Command) -> None:

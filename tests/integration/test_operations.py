@@ -29,6 +29,7 @@ def test_healthz_tells_who_and_how(calm_cluster: LocalCluster) -> None:
         assert status == 200
         assert health["status"] == "ok"
         assert health["node"] == node.id
+        assert health["process"] == node.pid
         assert health["cluster"] == calm_cluster.name
         assert health["is_full"] is False
 
@@ -115,6 +116,20 @@ def test_an_admin_port_in_use(stopped: LocalCluster) -> None:
     port = int(stopped.node(2).admin.rpartition(":")[2])
     with socket.create_server(("127.0.0.1", port)):
         assert f"admin port 127.0.0.1:{port}" in refusal(stopped, 2)
+
+
+def test_ports_that_another_cluster_took_meanwhile(tmp_path: Path) -> None:
+    """Its node is healthy, and not the one that was started."""
+    (first,) = free_ports(1)
+    with (
+        LocalCluster.create(tmp_path / "late", 1, first_port=first) as late,
+        LocalCluster.create(tmp_path / "early", 1, first_port=first) as early,
+    ):
+        assert early.addresses == late.addresses
+        early.start()
+        with pytest.raises(Unavailable, match=r"stopped while starting(.|\n)*is in use"):
+            late.start()
+        assert early.is_running(1)
 
 
 def test_another_cluster_by_name(stopped: LocalCluster) -> None:

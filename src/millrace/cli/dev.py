@@ -7,6 +7,7 @@ I3  One command at a time changes a folder's cluster; another says so and ends.
 
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -228,10 +229,11 @@ def _restart(session: Session, place: Path, nodes: int | None) -> LocalCluster:
 def _make(
     session: Session, place: Path, nodes: int, etcd: list[str], locations: list[str]
 ) -> LocalCluster:
-    cluster = LocalCluster.create(
-        place, nodes, etcd=etcd, locations=locations, first_port=FIRST_PORT
-    )
-    _start_or_remove(cluster, session.output().say)
+    with _usual_ports() as first_port:
+        cluster = LocalCluster.create(
+            place, nodes, etcd=etcd, locations=locations, first_port=first_port
+        )
+        _start_or_remove(cluster, session.output().say)
     if not cluster.addresses[0].endswith(f":{FIRST_PORT}"):
         listening = ", ".join(f"node {node.id} on {node.address}" for node in cluster.nodes)
         session.output().say(
@@ -240,6 +242,19 @@ def _make(
             Tone.WARNING,
         )
     return cluster
+
+
+@contextmanager
+def _usual_ports() -> Iterator[int | None]:
+    """The first of them, for whoever has the port before it: two that found them free at once
+    would start nodes on the same ones."""
+    with socket.socket() as turn:
+        try:
+            turn.bind(("127.0.0.1", FIRST_PORT - 1))
+        except OSError:
+            yield None
+        else:
+            yield FIRST_PORT
 
 
 def _start_or_remove(cluster: LocalCluster, say: Callable[[str], None]) -> None:

@@ -39,6 +39,7 @@ SLOW_S = 5.0  # A node that takes longer to start is worth a word.
 LOG_LINES_SHOWN = 5
 NODES_MAX = 64
 STATE_FILE = "cluster.json"
+HEALTH_BYTES_MAX = 16_384  # As far as an answer is read.
 PORTS = range(20_000, 32_000)
 PORT_RUNS_MAX = 64
 _port_runs = itertools.count(random.randrange(len(PORTS)), 200)  # 200: three for each node.
@@ -79,6 +80,10 @@ class LocalNode(msgspec.Struct):
 class _State(msgspec.Struct):
     name: str
     nodes: list[LocalNode]
+
+
+class _Health(msgspec.Struct):
+    process: int = 0
 
 
 class LocalCluster:
@@ -311,7 +316,7 @@ class LocalCluster:
         began_s = time.monotonic()
         is_told = False
         while (waited_s := time.monotonic() - began_s) < START_TIMEOUT_S:
-            if is_healthy(node.admin):
+            if is_healthy(node.admin, node.pid):
                 return
             if not self.is_running(node.id):
                 raise self._not_started(node, "stopped while starting")
@@ -368,15 +373,19 @@ def _is_alive(pid: int, file: Path) -> bool:
         return False
 
 
-def is_healthy(admin: str) -> bool:
-    """Whether `/healthz` answers 200."""
+def is_healthy(admin: str, process: int | None = None) -> bool:
+    """Whether `/healthz` answers 200, and is of this process if one is named: somebody else's node
+    may have the port."""
     host, _, port = admin.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=1) as connection:
             connection.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
-            return b" 200 " in connection.recv(64)
-    except OSError:
+            with connection.makefile("rb") as stream:
+                head, _, body = stream.read(HEALTH_BYTES_MAX).partition(b"\r\n\r\n")
+        is_ours = process is None or msgspec.json.decode(body, type=_Health).process == process
+    except (OSError, msgspec.DecodeError):
         return False
+    return b" 200 " in head and is_ours
 
 
 def free_ports(count: int) -> list[int]:

@@ -6,6 +6,7 @@ half-way stops what it had started.
 
 import asyncio
 import logging
+import os
 import secrets
 import time
 from collections.abc import Callable, Collection, Coroutine
@@ -478,6 +479,7 @@ class Node:
         return {
             "status": status,
             "node": self.id,
+            "process": os.getpid(),
             "cluster": self.configuration.cluster.name,
             "is_full": self._is_full,
             "is_damaged": isinstance(documents, PartitionsDamaged),
