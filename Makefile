@@ -26,13 +26,12 @@ $(STAMP): requirements.lock pyproject.toml
 demo: $(STAMP) ## Five nodes, a million records counted by Spark, one node killed: prove nothing was lost
 	$(BIN)/python -m millrace.demo
 
-# Tests without processes share the cores, and so do those that wait for processes most of their
-# time; the longest are begun first.  The simulator gets what these and Spark's own cluster leave of
-# the cores.  What measures, or has a time limit that a busy machine could break, is marked `alone`.
+# Two lanes share the cores: tests of real processes, which wait most of their time, and those that
+# only compute, which get what the first leave.  What measures, or has a time limit that a busy
+# machine could break, is marked `alone`; it and whatever is in no lane run by themselves.
 QUIET := $(addprefix tests/,client codec conformance core meta runtime scenario server tidy)
-CANARIES := tests/sim/test_canaries.py
-WORLDS := $(addprefix tests/sim/,test_seeds.py test_documents_worlds.py test_changes_worlds.py)
-WAITING := $(addprefix tests/,spark/logs docs bench/test_bench_spark_run.py integration spark cli)
+SIMULATED := $(addprefix tests/sim/,test_canaries.py test_seeds.py test_documents_worlds.py test_changes_worlds.py)
+PROCESSES := $(addprefix tests/,spark/logs docs bench/test_bench_spark_run.py integration spark cli)
 
 # What writes and follows runs on a master with two workers, as with users who have more than one
 # machine; the rest of Spark's tests in one process.
@@ -40,28 +39,20 @@ STANDALONE := $(addprefix tests/spark/,buckets changes pipelines sink)
 ELSEWHERE := $(addprefix --ignore=,$(STANDALONE))
 
 .PHONY: test
-test: check ## Run every test
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(QUIET)
-	$(MAKE) --jobs 2 test-standalone test-worlds
-	$(MAKE) --jobs 2 test-waiting test-canaries
-	$(BIN)/python -m pytest -m alone $(WORLDS) $(WAITING) $(ELSEWHERE)
-	$(BIN)/python -m pytest $(addprefix --ignore=,$(QUIET) $(CANARIES) $(WORLDS) $(WAITING))
+test: $(STAMP) ## Run every test
+	$(MAKE) --jobs 2 test-computing test-processes
+	$(BIN)/python -m pytest -m alone $(SIMULATED) $(PROCESSES) $(ELSEWHERE)
+	$(BIN)/python -m pytest $(addprefix --ignore=,$(QUIET) $(SIMULATED) $(PROCESSES))
 
-.PHONY: test-standalone
-test-standalone: $(STAMP)
+.PHONY: test-computing
+test-computing: check
+	nice -n 19 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(QUIET)
+	nice -n 19 $(BIN)/python -m pytest -m 'not alone' $(SIMULATED)
+
+.PHONY: test-processes
+test-processes: $(STAMP)
 	$(BIN)/python -m pytest --spark standalone $(STANDALONE)
-
-.PHONY: test-worlds
-test-worlds: $(STAMP)
-	nice -n 19 $(BIN)/python -m pytest -m 'not alone' $(WORLDS)
-
-.PHONY: test-waiting
-test-waiting: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'not alone' $(WAITING) $(ELSEWHERE)
-
-.PHONY: test-canaries
-test-canaries: $(STAMP)
-	nice -n 19 $(BIN)/python -m pytest $(CANARIES)
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder -m 'not alone' $(PROCESSES) $(ELSEWHERE)
 
 .PHONY: explore
 explore: $(STAMP) ## Run the property tests with examples that nobody has seen

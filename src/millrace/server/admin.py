@@ -1,5 +1,6 @@
 """The admin port of a node: `/healthz` for probes and `/metrics` for Prometheus."""
 
+import os
 from collections.abc import Callable
 
 from aiohttp import web
@@ -41,7 +42,7 @@ class AdminServer:
             await self._runner.cleanup()
 
     async def _healthz(self, _: web.Request) -> web.Response:
-        health = self._health()
+        health = {"process": os.getpid(), **self._health()}
         return web.json_response(health, status=200 if health["status"] == "ok" else 503)
 
     async def _metrics(self, _: web.Request) -> web.Response:

@@ -479,7 +479,6 @@ class Node:
         return {
             "status": status,
             "node": self.id,
-            "process": os.getpid(),
             "cluster": self.configuration.cluster.name,
             "is_full": self._is_full,
             "is_damaged": isinstance(documents, PartitionsDamaged),
