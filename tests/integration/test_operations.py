@@ -118,18 +118,18 @@ def test_an_admin_port_in_use(stopped: LocalCluster) -> None:
         assert f"admin port 127.0.0.1:{port}" in refusal(stopped, 2)
 
 
-def test_ports_that_another_cluster_took_meanwhile(tmp_path: Path) -> None:
+def test_ports_that_another_cluster_took_meanwhile(
+    make_cluster: MakeCluster, calm_cluster: LocalCluster
+) -> None:
     """Its node is healthy, and not the one that was started."""
-    (first,) = free_ports(1)
-    with (
-        LocalCluster.create(tmp_path / "late", 1, first_port=first) as late,
-        LocalCluster.create(tmp_path / "early", 1, first_port=first) as early,
-    ):
-        assert early.addresses == late.addresses
-        early.start()
-        with pytest.raises(Unavailable, match=r"stopped while starting(.|\n)*is in use"):
-            late.start()
-        assert early.is_running(1)
+    late = make_cluster(1, is_started=False)
+    mine, theirs = late.node(1), calm_cluster.node(1)
+    for name in ("address", "admin", "documents"):
+        edit(late, 1, getattr(mine, name), getattr(theirs, name))
+        setattr(mine, name, getattr(theirs, name))
+    assert is_healthy(mine.admin)
+    with pytest.raises(Unavailable, match=r"stopped while starting(.|\n)*is in use"):
+        late.start()
 
 
 def test_another_cluster_by_name(stopped: LocalCluster) -> None:
