@@ -314,6 +314,19 @@ def test_a_block_that_stays_short_is_not_done() -> None:
     assert tally.blocks_left == {2: 1, 3: 1}
 
 
+def test_a_short_block_that_names_a_lost_node_lacks_the_others_too() -> None:
+    """One of them lives again and is given its copy; that is not enough."""
+    cluster = ModelCluster(3)
+    cluster.append(data(1, 1), (1,), copyset=(1, 2))
+    alive = frozenset(nodes(2))
+    tally, _ = walk(cluster, ward(1, 2, 3, refillable=alive))
+    assert placements(cluster, data(1, 1).first) == {Placement(nodes(1, 2), 1)}
+    assert tally.blocks_left == {3: 1}
+    rebuild(cluster, 2, 3, refillable=frozenset(nodes(2, 3)))
+    assert holders(cluster, data(1, 1).first) == set(nodes(1, 2, 3))
+    assert placements(cluster, data(1, 1).first) == {Placement(nodes(1, 2, 3), 1)}
+
+
 def test_a_donor_that_has_finished_is_not_waited_for_with_a_short_block() -> None:
     """The recovery came after it."""
     cluster = ModelCluster(4)

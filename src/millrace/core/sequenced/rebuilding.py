@@ -98,13 +98,13 @@ class _Site(msgspec.Struct, frozen=True):
     locations: Locations
 
     def lacking(self, ward: Ward, epoch: Epoch, copyset: Copyset) -> frozenset[NodeId]:
-        """The lost nodes in whose place a block needs others: those that it names, or if it is
+        """The lost nodes in whose place a block needs others: those that it names, and if it is
         short, those that it might have."""
         named = ward.lost_of(copyset)
-        span = None if named else range_of(self.spans, epoch)
+        span = range_of(self.spans, epoch)
         if span is None or can_replicate(span.replication, copyset, self.locations):
             return named
-        return ward.lost_of(span.nodeset) - ward.leaving
+        return named | (ward.lost_of(span.nodeset) - ward.leaving)
 
 
 class _Job:
