@@ -43,6 +43,8 @@ CAUGHT_LAST_TIME = {  # Tried first, to save time; any other seed of its kind wi
     "drained_before_its_copies_are_elsewhere": 24,
     "donor_takes_silence_for_stored": 140,
     "old_epochs_move_as_well": 140,
+    "short_blocks_are_left_short": 146,
+    "wiped_node_counts_before_its_copies_are_back": 13,
     "commits_without_comparing": 12,
     "history_is_forgotten_early": 1,
     "positions_overlap": 8,

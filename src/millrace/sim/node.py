@@ -71,6 +71,7 @@ from millrace.sim.network import Connection
 from millrace.sim.process import Answered, Process
 from millrace.sim.schedule import MS, SECOND
 from millrace.sim.sequenced.donor import Donor
+from millrace.sim.sequenced.standing import Standing
 from millrace.sim.sequenced.surroundings import SimulatedSurroundings, entries_of
 from millrace.sim.store import SimulatedStore
 from millrace.types import Block, Epoch, LogId, Lsn, NodeId
@@ -149,8 +150,10 @@ class Node(Process):
             self._follow_statuses()
             self._lookout = ReleaseLookout()
             self._look_out()
-            if self.world.sequenced.shape.is_arranged:
+            if self.world.sequenced.shape.is_arranged or self.world.sequenced.shape.is_rebuilt:
                 Donor(self).begin()
+            if self.world.sequenced.shape.is_rebuilt:
+                Standing(self).begin()
         if self.world.commits.has_logs:
             self.world.commits.ledger.restarted(self)
             StreamOrders(self.shell, around)

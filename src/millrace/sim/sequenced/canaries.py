@@ -24,6 +24,7 @@ from millrace.core.sequenced import (
 )
 from millrace.core.sequenced.copysets import CopysetChooser
 from millrace.core.sequenced.epoch_start import EpochStart
+from millrace.core.sequenced.replacing import Ward
 from millrace.core.sequenced.sequencer import LogSequencer
 from millrace.core.sequenced.settings import SequencerSettings
 from millrace.core.sequenced.storage import SequencedStorage
@@ -32,7 +33,7 @@ from millrace.core.statuses import StatusBoard
 from millrace.lsn import offset_of
 from millrace.sim.driver import Driver
 from millrace.sim.planting import Nursery, Patch
-from millrace.sim.sequenced import office
+from millrace.sim.sequenced import office, part
 from millrace.sim.store import SimulatedStore
 from millrace.types import NO_LSN, Ack, AuthoritativeStatus, Epoch, Lsn
 
@@ -227,6 +228,22 @@ def donor_takes_silence_for_stored(patch: Patch) -> None:
             job.stored.update(job.targets)
 
     patch(rebuilding.LogWalk, "_send", careless)
+
+
+@canary
+def short_blocks_are_left_short(patch: Patch) -> None:
+    """A donor looks only for those that a block names."""
+
+    def careless(self: Any, ward: Ward, epoch: Epoch, copyset: Any) -> Any:
+        return ward.lost_of(copyset)
+
+    patch(rebuilding._Site, "lacking", careless)
+
+
+@canary
+def wiped_node_counts_before_its_copies_are_back(patch: Patch) -> None:
+    """A node with an empty disk asks no donor whether all is done."""
+    patch(part, "unfinished", lambda entries, nodes, finished: frozenset())
 
 
 @canary

@@ -47,6 +47,7 @@ class SequencedNemesis(TroubleNemesis[Trouble]):
             Trouble.COPIES_LOST: self._lose_copies,
             Trouble.NODE_ADDED: self._add_node,
             Trouble.NODE_DRAINED: self._drain_node,
+            Trouble.DISK_REPLACED: self._replace_disk,
         }
 
     @property
@@ -242,6 +243,29 @@ class SequencedNemesis(TroubleNemesis[Trouble]):
         self._world.node(node).trace("is drained")
         sequenced.registrar.drain(node)
         return True
+
+    def _replace_disk(self) -> bool:
+        """A node is away until it has an empty disk, sometimes another as well, and mostly somebody
+        takes over meanwhile: what was on its way to them is stored without them."""
+        world, atlas = self._world, self._world.nemesis.atlas
+        lost = world.sequenced.without_vote()
+        spared = lost if self._rng.random() < 0.8 else ()  # They are rebuilt, mostly.
+        able = [one for one in world.nodes if one.node not in spared and atlas.may_lose_disk(one)]
+        if not able or world.log_ids:
+            return False
+        for node in self._rng.sample(able, min(len(able), self._rng.choice((1, 1, 2)))):
+            node.crash(is_silent=self._rng.random() < 0.5)
+            self._lasts(MS, AWAY_US, partial(self._wipe, node))
+        return True
+
+    def _wipe(self, node: "Node") -> None:
+        if self._is_stopped or node.is_up or not self._world.nemesis.atlas.may_lose_disk(node):
+            self._start(node)
+            return
+        node.wipe()
+        self._lasts(AWAY_US, AWAY_US + 2 * SECOND, partial(self._start, node))
+        if self._rng.random() < 0.8:
+            self._ask_to_take_over(self._any_log())
 
     def _lose_copies(self) -> bool:
         """A whole copyset loses its disks; metadata logs survive, since nothing else would."""

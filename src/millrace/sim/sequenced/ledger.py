@@ -21,6 +21,7 @@ from millrace.core.messages import AppendBlock, BlockAppended, Message, Release,
 from millrace.core.replication import can_replicate
 from millrace.lsn import epoch_of, last_of, show
 from millrace.sim.selecting import Columns
+from millrace.sim.sequenced.rebuilds import note_short
 from millrace.sim.sequenced.truth import BlockTruth, LogTruth, reach_of
 from millrace.sim.violation import Violation
 from millrace.types import (
@@ -112,6 +113,7 @@ class SequencedLedger:
         truth.records.append(record)
         if record.clean > closed and not self.may_have_lost(record.log):
             self._check_bridged(record.log, range(closed + 1, record.clean + 1))
+        note_short(self._world, record.log, range(closed + 1, record.clean + 1))
 
     def _check_bridged(self, log: LogId, epochs: range) -> None:
         """However many nodes are lost later on, those left can tell where an epoch ended."""

@@ -1,5 +1,6 @@
 """The people of sequenced logs: who makes them, who trims them, who knows how nodes are."""
 
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from millrace.core.sequenced.arranging import Scene, Wish, arrange, wish_for
 from millrace.core.sequenced.nodesets import METADATA_NODES, choose_nodeset
 from millrace.core.sequenced.preferred import preferred_sequencer
 from millrace.core.sequenced.rebuilt import unfinished
-from millrace.core.statuses import NodeStatusEntry, StatusReason, drain, rebuilt
+from millrace.core.statuses import NodeStatusEntry, StatusReason, came, drain, gone, rebuilt
 from millrace.lsn import show
 from millrace.meta.keys import EPOCHS, NODES, STATUSES
 from millrace.server.status_keeping import finished_for
@@ -51,6 +52,7 @@ class Registrar(LogRegistrar):
     def __init__(self, world: "World", number: int) -> None:
         super().__init__(world, number, "reg")
         self.driver: Driver
+        self._disks_lost: Counter[NodeId] = Counter()
 
     def on_start(self) -> None:
         self.driver = Driver(self)
@@ -81,11 +83,20 @@ class Registrar(LogRegistrar):
         """Who is away may come back with its disk: readers and recoveries wait for it."""
         entries = self.world.sequenced.status_entries()
         for node in [info.id for info in view.nodes]:
+            if self.world.sequenced.shape.is_rebuilt:
+                self._note_disk(node, entries.get(node), node in view.live)
+                continue
             status = entries[node].status if node in entries else _PRESENT
             if status is _PRESENT and node not in view.live:
                 self._set_status(node, AuthoritativeStatus.UNAVAILABLE, StatusReason.GONE)
             elif status is AuthoritativeStatus.UNAVAILABLE and node in view.live:
                 self._set_status(node, _PRESENT, StatusReason.RETURNED)
+
+    def _note_disk(self, node: NodeId, entry: NodeStatusEntry | None, is_live: bool) -> None:
+        """As a node and its keeper do it; who is empty looks after itself (`standing.py`)."""
+        disk = self._disk(node)
+        if entry is None or entry.status is not AuthoritativeStatus.AUTHORITATIVE_EMPTY:
+            self._changed(node, came(entry, disk, disk, 0) if is_live else gone(entry, disk, 0))
 
     def _set_status(self, node: NodeId, status: AuthoritativeStatus, reason: StatusReason) -> None:
         self.world.count(f"status.{status.value}")
@@ -93,11 +104,11 @@ class Registrar(LogRegistrar):
         if before is not None and before.is_draining:
             if before.status is AuthoritativeStatus.AUTHORITATIVE_EMPTY:
                 return  # It holds nothing that could be lost, and stays so.
-            self._write_entry(node, msgspec.structs.replace(before, status=status, reason=reason))
+            self.write_status(node, msgspec.structs.replace(before, status=status, reason=reason))
             return
-        self._write_entry(node, NodeStatusEntry(status, reason=reason))
+        self.write_status(node, NodeStatusEntry(status, reason=reason))
 
-    def _write_entry(self, node: NodeId, entry: NodeStatusEntry) -> None:
+    def write_status(self, node: NodeId, entry: NodeStatusEntry) -> None:
         self.world.metadata.put(STATUSES.key(node), STATUSES.encode(entry), -1)
 
     # -- Growing and shrinking ------------------------------------------------------------------
@@ -109,7 +120,7 @@ class Registrar(LogRegistrar):
     def drain(self, node: NodeId) -> None:
         changed = drain(self.world.sequenced.status_entries().get(node), "", 0)
         if changed is not None:
-            self._write_entry(node, changed)
+            self.write_status(node, changed)
 
     def _arrange(self, view: ClusterView) -> None:
         """As the keeper does it, without waiting for more to come."""
@@ -150,7 +161,7 @@ class Registrar(LogRegistrar):
                 emptied = rebuilt(entry, 0)
                 assert emptied is not None
                 self.world.count("status.authoritative_empty")
-                self._write_entry(node, emptied)
+                self.write_status(node, emptied)
                 self.world.sequenced.nemesis.emptied(node)
 
     # -- Logs -----------------------------------------------------------------------------------
@@ -181,7 +192,21 @@ class Registrar(LogRegistrar):
 
     def lost_disk(self, node: NodeId) -> None:
         """What a node does itself that comes back with an empty disk, before it serves."""
-        self._set_status(node, AuthoritativeStatus.UNDERREPLICATION, StatusReason.WIPED)
+        if not self.world.sequenced.shape.is_rebuilt:
+            self._set_status(node, AuthoritativeStatus.UNDERREPLICATION, StatusReason.WIPED)
+            return
+        former = self._disk(node)
+        self._disks_lost[node] += 1
+        entry = self.world.sequenced.status_entries().get(node)
+        self._changed(node, came(entry, former, self._disk(node), 0))
+
+    def _disk(self, node: NodeId) -> str:
+        return f"disk{self._disks_lost[node]}"
+
+    def _changed(self, node: NodeId, changed: NodeStatusEntry | None) -> None:
+        if changed is not None:
+            self.world.count(f"status.{changed.status.value}")
+            self.write_status(node, changed)
 
     def begin_epoch(self, log: LogId, nodeset: tuple[NodeId, ...]) -> None:
         """An epoch on these nodes that nobody sequences: whoever does next begins another."""

@@ -3,10 +3,13 @@
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from millrace.core.epochs import EpochRange
 from millrace.core.replication import Authority, authority, can_replicate
+from millrace.core.sequenced.rebuilt import may_hold_alone, suspects, unfinished
 from millrace.core.statuses import NodeStatusEntry
 from millrace.lsn import epoch_of
 from millrace.meta.keys import NODES, REBUILDS, STATUSES, RebuildId, RebuildReport
+from millrace.server.status_keeping import finished_for
 from millrace.sim.part import Part
 from millrace.sim.schedule import MS
 from millrace.sim.seeds import LogKind
@@ -16,7 +19,7 @@ from millrace.sim.sequenced.office import Registrar, SequencedTrimmer
 from millrace.sim.sequenced.reader import SequencedReader
 from millrace.sim.sequenced.shape import SequencedShape, draw
 from millrace.sim.sequenced.surroundings import entries_of, reports_of
-from millrace.sim.sequenced.truth import BlockTruth, LogTruth
+from millrace.sim.sequenced.truth import LogTruth
 from millrace.sim.sequenced.writer import SequencedWriter
 from millrace.types import AuthoritativeStatus, LogId, Lsn, NodeId
 
@@ -123,7 +126,7 @@ class SequencedPart(Part[SequencedWriter, SequencedReader]):
         return all(
             not set(self.ledger.survivors(log, block)) <= gone
             for block in truth.blocks.values()
-            if _matters(truth, block) and block.kept.intersection(nodes)
+            if truth.matters(block) and block.kept.intersection(nodes)
         )
 
     def may_stay_away(self, node: "Node", gone: Collection[int]) -> bool:
@@ -175,14 +178,23 @@ class SequencedPart(Part[SequencedWriter, SequencedReader]):
         now_ms = self._world.schedule.now_us // MS
         return reports_of(self._world.metadata.state.list(REBUILDS.prefix, now_ms)[0])
 
+    def unrebuilt(self, node: NodeId, entry: NodeStatusEntry) -> Collection[NodeId]:
+        """Who must have given away what the node lost, or come back, before it is rebuilt."""
+        entries, nodes = self.status_entries(), self.registered()
+        finished = finished_for(node, entry.rebuild, self.rebuild_reports())
+        missing = unfinished(entries, nodes, finished)
+        doubtful = suspects(node, entries, nodes, finished)
+        spans = [
+            EpochRange(record.epoch, record.epoch, record.nodeset, record.replication)
+            for truth in self.ledger.logs.values()
+            for record in truth.records
+        ]
+        is_doubtful = doubtful and may_hold_alone(doubtful, spans, self._world.locations)
+        return missing or (doubtful if is_doubtful else ())
+
     def status_entries(self) -> dict[NodeId, NodeStatusEntry]:
         now_ms = self._world.schedule.now_us // MS
         return entries_of(self._world.metadata.state.list(STATUSES.prefix, now_ms)[0])
-
-
-def _matters(truth: LogTruth, block: BlockTruth) -> bool:
-    is_known = block.is_acked or block.first in truth.values
-    return is_known and block.last >= truth.trim_end
 
 
 def _is_recovery_held_up(node: "Node", log: LogId, truth: LogTruth) -> bool:

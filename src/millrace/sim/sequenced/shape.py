@@ -31,6 +31,7 @@ class Trouble(Enum):
     COPIES_LOST = "copies_lost"  # A whole copyset loses its disks: the one that may lose data.
     NODE_ADDED = "node_added"  # The cluster grows: logs move onto the node.
     NODE_DRAINED = "node_drained"  # For good: its copies are made elsewhere, also of old epochs.
+    DISK_REPLACED = "disk_replaced"  # Its copies are made anew, some of them in a recovery.
 
 
 class SequencedShape(msgspec.Struct, frozen=True):
@@ -62,11 +63,18 @@ class SequencedShape(msgspec.Struct, frozen=True):
         """Logs are moved to where the nodes are."""
         return not set(_ARRANGED).isdisjoint(self.troubles)
 
+    @property
+    def is_rebuilt(self) -> bool:
+        """Who lost its disk gets its copies back, or others get them."""
+        return Trouble.DISK_REPLACED in self.troubles
+
 
 _ARRANGED = (Trouble.NODE_ADDED, Trouble.NODE_DRAINED)
-_TROUBLES = tuple(one for one in Trouble if one not in _ARRANGED)
+_APART = (*_ARRANGED, Trouble.DISK_REPLACED)  # Drawn by themselves.
+_TROUBLES = tuple(one for one in Trouble if one not in _APART)
 _UNARRANGED = (Trouble.NODESET_CHANGED, Trouble.COPIES_LOST)  # What a keeper would undo, or cannot.
 ARRANGED_SHARE = 0.2  # Of the seeds; all others are what they were without.
+REBUILT_SHARE = 0.2  # Of those that are left.
 
 
 def draw(seed: str) -> SequencedShape:
@@ -97,7 +105,8 @@ def draw(seed: str) -> SequencedShape:
         trouble_us=rng.choice((100_000, 300_000, 1_000_000)),
         troubles=draw_troubles(Random(f"{seed}/troubles"), _TROUBLES),
     )
-    return _arranged(_overtaking(shape), Random(f"{seed}/arranged"))
+    shape = _arranged(_overtaking(shape), Random(f"{seed}/arranged"))
+    return _rebuilt(shape, Random(f"{seed}/rebuilt"))
 
 
 def _overtaking(shape: SequencedShape) -> SequencedShape:
@@ -119,6 +128,22 @@ def _arranged(shape: SequencedShape, rng: Random) -> SequencedShape:
     troubles = (*_ARRANGED * rng.choice((1, 3)), *others)
     return msgspec.structs.replace(
         shape, nodes=shape.nodes + spares, spares=spares, troubles=troubles
+    )
+
+
+def _rebuilt(shape: SequencedShape, rng: Random) -> SequencedShape:
+    """In some clusters disks are replaced; then there is something to rebuild from, and in half of
+    them no node to spare: a recovery has to do with less.  There are no extras: a copy that is not
+    named in its copyset is not missed by anybody."""
+    copies = shape.replication.copies
+    if rng.random() >= REBUILT_SHARE or shape.is_arranged or copies == 1:
+        return shape
+    others = tuple(one for one in shape.troubles if one is not Trouble.COPIES_LOST)
+    troubles = (*(Trouble.DISK_REPLACED,) * rng.choice((1, 3)), *others)
+    nodeset_size = copies if rng.random() < 0.5 else shape.nodeset_size
+    settings = msgspec.structs.replace(shape.settings, extras=0)
+    return msgspec.structs.replace(
+        shape, troubles=troubles, nodeset_size=nodeset_size, settings=settings
     )
 
 

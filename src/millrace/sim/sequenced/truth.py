@@ -67,10 +67,19 @@ class LogTruth:
         self.trim_end = Lsn(1)  # The highest that anybody asked for.
         self.places: dict[Token, Lsn] = {}
         self.lossy: set[NodeId] = set()  # Nodes that lost something of the log.
+        self.short: set[Lsn] = set()  # Stored by a recovery with too few copies.
 
     @property
     def record(self) -> EpochRecord:
         return self.records[-1]
+
+    def span_of(self, epoch: Epoch) -> EpochRecord | None:
+        """Where the epoch's blocks may lie; None if nobody ever claimed it."""
+        return next((one for one in reversed(self.records) if one.epoch == epoch), None)
+
+    def matters(self, block: BlockTruth) -> bool:
+        is_known = block.is_acked or block.first in self.values
+        return is_known and block.last >= self.trim_end
 
     def overlapping(self, first: Lsn, last: Lsn) -> Iterable[BlockTruth]:
         return (

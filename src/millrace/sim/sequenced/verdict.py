@@ -6,6 +6,7 @@ from millrace.codec.blocks import records
 from millrace.core.replication import can_replicate
 from millrace.lsn import show
 from millrace.sim.sequenced.reader import SequencedReader
+from millrace.sim.sequenced.rebuilds import check_rebuilt, what_is_not_rebuilt
 from millrace.sim.sequenced.truth import BlockTruth, LogTruth
 from millrace.sim.stream_reader import reader_behind
 from millrace.sim.violation import Violation
@@ -27,7 +28,7 @@ def what_is_missing_of_sequenced(world: "World") -> str | None:
     if stuck is not None:
         seats = [node.sequencing.explain() for node in world.nodes if node.is_up]
         return f"{stuck}; sequencers {seats}"
-    return reader_behind(sequenced.readers, sequenced.end_of)
+    return reader_behind(sequenced.readers, sequenced.end_of) or what_is_not_rebuilt(world)
 
 
 # -- At the end -------------------------------------------------------------------------------
@@ -45,6 +46,7 @@ def _check_log(world: "World", log: LogId, truth: LogTruth) -> None:
     for block in truth.blocks.values():
         if block.is_acked and block.last >= truth.trim_end:
             _check_kept(world, log, truth, block)
+        check_rebuilt(world, log, truth, block)
     for node in world.nodes:
         stored = node.disk.logs.get(log)
         for held in () if stored is None else stored.blocks.values():
