@@ -50,7 +50,6 @@ BACK = must(came(AWAY_1, OLD, OLD, NOW))
         pytest.param(GIVEN_UP, OLD, OLD, FULL, 0, id="given up, back with its disk all the same"),
         pytest.param(GIVEN_UP, OLD, NEW, LOST, 2, id="given up, back wiped"),
         pytest.param(WIPED_1, NEW, NEWER, LOST, 2, id="wiped again"),
-        pytest.param(REBUILT, OLD, NEW, FULL, 0, id="rebuilt, back wiped"),
         pytest.param(BACK, OLD, NEW, LOST, 2, id="wiped after it was back"),
         pytest.param(DRAINING, OLD, NEW, LOST, 2, id="wiped while it is drained"),
         pytest.param(
@@ -77,6 +76,7 @@ def test_a_node_comes(
         pytest.param(WIPED_1, NEW, NEW, id="after a restart while it is rebuilt"),
         pytest.param(WIPED_1, OLD, NEW, id="after a crash between its status and its registration"),
         pytest.param(REBUILT, OLD, OLD, id="with copies that must go first"),
+        pytest.param(REBUILT, OLD, NEW, id="rebuilt and wiped, without seals"),
         pytest.param(DRAINED, OLD, OLD, id="drained"),
         pytest.param(DRAINED, OLD, NEW, id="drained and wiped"),
     ],

@@ -136,9 +136,7 @@ def came(
         return _wiped(None, former, now_ms) if is_wiped else None
     match entry.status:
         case AuthoritativeStatus.AUTHORITATIVE_EMPTY:
-            if entry.instance == instance or entry.is_draining:
-                return None  # What it holds must go first: see `emptied`.
-            return _change(entry, _FULL, StatusReason.EMPTIED, now_ms)
+            return None  # What it holds must go first, or its seals must come: see `emptied`.
         case _ if is_wiped:
             is_noted = entry.reason == StatusReason.WIPED and entry.instance == former
             return None if is_noted else _wiped(entry, former, now_ms)

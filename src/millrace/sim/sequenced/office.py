@@ -95,8 +95,7 @@ class Registrar(LogRegistrar):
     def _note_disk(self, node: NodeId, entry: NodeStatusEntry | None, is_live: bool) -> None:
         """As a node and its keeper do it; who is empty looks after itself (`standing.py`)."""
         disk = self._disk(node)
-        if entry is None or entry.status is not AuthoritativeStatus.AUTHORITATIVE_EMPTY:
-            self._changed(node, came(entry, disk, disk, 0) if is_live else gone(entry, disk, 0))
+        self._changed(node, came(entry, disk, disk, 0) if is_live else gone(entry, disk, 0))
 
     def _set_status(self, node: NodeId, status: AuthoritativeStatus, reason: StatusReason) -> None:
         self.world.count(f"status.{status.value}")
