@@ -6,7 +6,8 @@ replication of its epoch asks: what a lost node had, and what recoveries stored 
 because it was lost.  Copies of nodes that are AUTHORITATIVE_EMPTY do not count.  Excused is only
 
   - an epoch whose nodeset, without the empty ones, is too small;
-  - a node that is not rebuilt yet, because it, or one that may hold something alone, stays away;
+  - a node that is not rebuilt yet, because it, or one that may hold something alone, stays away,
+    or because a hole or a bridge has no sound copy left that could be given;
   - a copy that is there and damaged: whoever reads it finds out, not donors;
   - a copy that was lost before it was on a disk, by a node that still has its disk.
 """
@@ -18,9 +19,10 @@ from millrace.core.replication import can_replicate
 from millrace.lsn import epoch_of, show
 from millrace.sim.sequenced.truth import BlockTruth, LogTruth
 from millrace.sim.violation import Violation
-from millrace.types import Ack, AuthoritativeStatus, LogId
+from millrace.types import Ack, AuthoritativeStatus, LogId, Lsn
 
 if TYPE_CHECKING:
+    from millrace.sim.node import Node
     from millrace.sim.world import World
 
 _EMPTY = AuthoritativeStatus.AUTHORITATIVE_EMPTY
@@ -49,9 +51,10 @@ def _is_short(world: "World", log: LogId, block: BlockTruth, span: EpochRecord) 
 
 
 def what_is_not_rebuilt(world: "World") -> str | None:
-    """None when every node that lives counts again, or waits for one that is away for good."""
+    """None when every node that lives counts again, or waits for one that is away for good, or for
+    a block of which no sound copy is left."""
     sequenced = world.sequenced
-    if not sequenced.shape.is_rebuilt:
+    if not sequenced.shape.is_rebuilt or _has_unsound(world):
         return None
     for number, entry in sequenced.status_entries().items():
         if world.node(number).is_up and entry.rebuild:
@@ -59,6 +62,22 @@ def what_is_not_rebuilt(world: "World") -> str | None:
             if all(world.node(donor).is_up for donor in donors):
                 return f"node {number}, {entry.status.value}, waits for donors {sorted(donors)}"
     return None
+
+
+def _has_unsound(world: "World") -> bool:
+    """Faults spare a copy of each record, but not of holes and bridges."""
+    return any(
+        all(_is_unsound(node, log, first) for node in world.nodes)
+        for log in world.sequenced.ledger.logs
+        for damaged in world.nodes
+        for first in damaged.disk.rotten.get(log, ())
+    )
+
+
+def _is_unsound(node: "Node", log: LogId, first: Lsn) -> bool:
+    stored = node.disk.logs.get(log)
+    is_there = stored is not None and first in stored.blocks
+    return not is_there or first in node.disk.rotten.get(log, ())
 
 
 def check_rebuilt(world: "World", log: LogId, truth: LogTruth, block: BlockTruth) -> None:
