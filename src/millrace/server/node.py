@@ -6,7 +6,6 @@ half-way stops what it had started.
 
 import asyncio
 import logging
-import os
 import secrets
 import time
 from collections.abc import Callable, Collection, Coroutine
