@@ -9,9 +9,11 @@ I3  A node that lost its seals takes those of all epochs that are clean, before 
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
+from millrace.core.epochs import EpochRecord
 from millrace.core.messages import SealEpochs
 from millrace.core.statuses import (
     NodeStatusEntry,
@@ -29,13 +31,40 @@ from millrace.runtime.procedures import ProcedureRunner
 from millrace.server.local import LOCAL_SESSION
 from millrace.server.shell import NodeShell
 from millrace.server.status_keeping import now_ms, waits_for
-from millrace.store.contract import StoreFailed
-from millrace.types import Ack, AuthoritativeStatus, Epoch, LogId, Lsn, NodeInfo
+from millrace.store.contract import Store, StoreFailed
+from millrace.types import Ack, AuthoritativeStatus, Epoch, LogId, Lsn, NodeId, NodeInfo
 
 FOLLOW_S: Final = 1.0
 _GIVEN_UP: Final = (AuthoritativeStatus.UNAVAILABLE, AuthoritativeStatus.UNDERREPLICATION)
 
 logger = logging.getLogger("millrace")
+
+
+def names(store: Store, node: NodeId) -> bool:
+    """Whether others look at the node for a copy that is in its store; holes and bridges lie
+    everywhere."""
+    return any(_names(store, log, node) for log in store.logs())
+
+
+def _names(store: Store, log: LogId, node: NodeId) -> bool:
+    state = store.state(log)
+    if state is None or not state.is_scattered:
+        return False
+    at = state.trim_end
+    while found := store.copies(log, at, state.end, INDEX_PAGE_EXTENTS):
+        if any(node in copy.placement.copyset for copy in found):
+            return True
+        at = Lsn(found[-1].extent.last + 1)
+    return False
+
+
+def seals_of(node: NodeId, records: Iterable[EpochRecord]) -> list[SealEpochs]:
+    """Those of all epochs that are clean (I3)."""
+    return [
+        SealEpochs(record.log, Epoch(record.clean + 1))
+        for record in records
+        if node in record.nodeset and record.clean
+    ]
 
 
 class Standing:
@@ -108,19 +137,6 @@ class Standing:
         state = self._shell.store.state(log)
         return state is not None and state.is_scattered and state.blocks > 0
 
-    def _is_named(self, log: LogId) -> bool:
-        """Whether others look here for a copy of the log; holes and bridges lie everywhere."""
-        store, me = self._shell.store, self._info.id
-        state = store.state(log)
-        if state is None or not state.is_scattered:
-            return False
-        at = state.trim_end
-        while found := store.copies(log, at, state.end, INDEX_PAGE_EXTENTS):
-            if any(me in copy.placement.copyset for copy in found):
-                return True
-            at = Lsn(found[-1].extent.last + 1)
-        return False
-
     async def _made_durable(self) -> None:
         done: asyncio.Future[StoreFailed | None] = asyncio.get_running_loop().create_future()
         self._shell.store.barrier(Ack.DISK, done.set_result)
@@ -138,7 +154,7 @@ class Standing:
             return
         self._board.is_closed = True  # So that what it holds does not change in between.
         try:
-            is_named = any(map(self._is_named, self._shell.store.logs()))
+            is_named = names(self._shell.store, me)
 
             def change(current: NodeStatusEntry | None) -> NodeStatusEntry | None:
                 if current != mine:
@@ -162,10 +178,8 @@ class Standing:
 
     async def _take_seals(self) -> None:
         """Keeps I3."""
-        for record in await self._directory.epochs():
-            if self._info.id in record.nodeset and record.clean:
-                seal = SealEpochs(record.log, Epoch(record.clean + 1))
-                self._shell.handle(LOCAL_SESSION, 0, seal)
+        for seal in seals_of(self._info.id, await self._directory.epochs()):
+            self._shell.handle(LOCAL_SESSION, 0, seal)
         await self._made_durable()
 
     def _log(self, event: str, **fields: object) -> None:

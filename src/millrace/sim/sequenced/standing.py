@@ -3,11 +3,11 @@ back what it lost, or others have it, it counts again."""
 
 from typing import TYPE_CHECKING
 
-from millrace.core.messages import SealEpochs
 from millrace.core.procedure import Answer, Ask, Procedure, ask_all
 from millrace.core.statuses import NodeStatusEntry, emptied, rebuilt, refilled
+from millrace.server.standing import names, seals_of
 from millrace.sim.schedule import MS
-from millrace.types import AuthoritativeStatus, Epoch
+from millrace.types import AuthoritativeStatus
 
 if TYPE_CHECKING:
     from millrace.sim.node import Node
@@ -29,20 +29,10 @@ class Standing:
             return
         if mine.is_refillable and not node.world.sequenced.unrebuilt(node.node, mine):
             node.board.is_closed = True  # So that what it holds does not change in between.
-            self._seal_and_become(mine, (refilled if self._is_named() else rebuilt)(mine, 0))
+            is_named = names(node.store, node.node)
+            self._seal_and_become(mine, (refilled if is_named else rebuilt)(mine, 0))
         elif mine.status is AuthoritativeStatus.AUTHORITATIVE_EMPTY:
             self._seal_and_become(mine, emptied(mine, 0))  # Of its new disk nothing was given away.
-
-    def _is_named(self) -> bool:
-        """Whether others look here for a copy."""
-        store, me = self._node.store, self._node.node
-        states = {log: store.state(log) for log in store.logs()}
-        return any(
-            me in copy.placement.copyset
-            for log, state in states.items()
-            if state is not None and state.is_scattered
-            for copy in store.copies(log, state.trim_end, state.end, state.blocks)
-        )
 
     def _seal_and_become(self, mine: NodeStatusEntry, changed: NodeStatusEntry | None) -> None:
         def sealed(_: object) -> None:
@@ -57,12 +47,7 @@ class Standing:
         self._node.driver.start(self._take_seals(), sealed)
 
     def _take_seals(self) -> Procedure[list[Answer]]:
-        """Those of all epochs that are clean."""
         me = self._node.node
         records = [truth.record for truth in self._node.world.sequenced.ledger.logs.values()]
-        seals = [
-            Ask(me, SealEpochs(record.log, Epoch(record.clean + 1)))
-            for record in records
-            if me in record.nodeset and record.clean
-        ]
+        seals = [Ask(me, seal) for seal in seals_of(me, records)]
         return (yield from ask_all(seals))
