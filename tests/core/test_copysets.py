@@ -483,7 +483,7 @@ def test_how_a_log_was_written_decides_whether_its_next_copies_are_near(
 
 def test_only_the_copyset_before_counts() -> None:
     sticky = sticky_of(near=NEAR)
-    for is_lone in (False, True):
-        for _ in range(10):
+    for is_lone, blocks in ((False, 30), (True, 10)):
+        for _ in range(blocks):
             sticky.next(10, 0, NOBODY, is_lone)
     assert NEAR in (sticky.next(10, 0, NOBODY, is_lone=False) or ())

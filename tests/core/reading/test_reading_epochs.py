@@ -144,6 +144,20 @@ def test_who_waits_where_nobody_is_left_asks_more_and_more_rarely() -> None:
     assert asked_ms == [1_000, 3_000, 7_000, 15_000, 31_000, 61_000]
 
 
+def test_who_waits_where_somebody_is_left_does_not_ask() -> None:
+    """It may be away for now."""
+    gone = {NodeId(1): AuthoritativeStatus.AUTHORITATIVE_EMPTY}
+    stream = at_unknown_epoch()
+    stream.epochs_known(one_range([1, 2], 2, last=3), Epoch(0), {}, gone, 0)
+    for node in nodes(1, 2):
+        stream.lost(node, 0)
+    for now_ms in range(0, 70_000, 500):
+        for effect in stream.timer_fired(now_ms):
+            assert not isinstance(effect, e.NeedEpochs)
+            if isinstance(effect, e.StartSender):
+                stream.lost(effect.node, now_ms)
+
+
 def test_a_repository_that_does_not_answer_is_asked_again() -> None:
     stream = at_unknown_epoch()
     stream.epochs_failed(Failure(FailureKind.METADATA), 0)

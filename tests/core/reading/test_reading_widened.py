@@ -54,6 +54,23 @@ def test_a_reader_finds_where_a_log_went_on_when_nobody_it_knew_is_left() -> Non
     assert cluster.is_finished
 
 
+def test_or_where_copies_were_taken_when_nobody_it_knew_is_left() -> None:
+    """As before, but the epoch itself has more nodes by then."""
+    cluster = Cluster(WIDE, at(1), at(3), SETTINGS)
+    cluster.ranges = one_range([1, 2], 2)
+    cluster.kill(1, 2)
+    cluster.set_statuses({NodeId(1): EMPTY, NodeId(2): EMPTY})
+    cluster.open()
+    cluster.run(10_000)
+    assert cluster.shown() == []
+    for offset in (1, 2):
+        cluster.store(block(at(offset)), [3, 4])
+    cluster.release(at(2))
+    cluster.ranges = WIDE
+    cluster.run(2 * SETTINGS.epochs_retry_ms_max)
+    assert cluster.shown() == ["1..1", "2..2"]
+
+
 @pytest.mark.parametrize(
     ("window_last", "expected"),
     [

@@ -94,12 +94,7 @@ class ReadSet:
     def is_deserted(self) -> bool:
         """Nobody of these epochs is left to tell what follows them."""
         empty = AuthoritativeStatus.AUTHORITATIVE_EMPTY
-        return (
-            self.current is not None
-            and not self.has_later_epochs
-            and not any(sender.is_reading for sender in self.senders.values())
-            and all(self.status_of(sender) is empty for sender in self.senders.values())
-        )
+        return all(self.status_of(sender) is empty for sender in self.senders.values())
 
     # -- Statuses -----------------------------------------------------------------------------
 
