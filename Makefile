@@ -6,6 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# Thousands of processes start here: each would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -29,7 +32,7 @@ demo: $(STAMP) ## Five nodes, a million records counted by Spark, one node kille
 # Two lanes share the cores: tests of real processes, which wait most of their time, and those that
 # only compute, which get what the first leave.  What measures, or has a time limit that a busy
 # machine could break, is marked `alone`; it and whatever is in no lane run by themselves.
-QUIET := $(addprefix tests/,client codec conformance core meta runtime scenario server tidy)
+QUIET := $(addprefix tests/,client codec conformance core meta runtime scenario server sim store tidy)
 SIMULATED := $(addprefix tests/sim/,test_canaries.py test_seeds.py test_documents_worlds.py test_changes_worlds.py)
 PROCESSES := $(addprefix tests/,spark/logs docs bench/test_bench_spark_run.py integration spark cli)
 
@@ -41,12 +44,12 @@ ELSEWHERE := $(addprefix --ignore=,$(STANDALONE))
 .PHONY: test
 test: $(STAMP) ## Run every test
 	$(MAKE) --jobs 2 test-computing test-processes
-	$(BIN)/python -m pytest -m alone $(SIMULATED) $(PROCESSES) $(ELSEWHERE)
-	$(BIN)/python -m pytest $(addprefix --ignore=,$(QUIET) $(SIMULATED) $(PROCESSES))
+	$(BIN)/python -m pytest -m alone tests/sim tests/store $(PROCESSES) $(ELSEWHERE)
+	$(BIN)/python -m pytest tests/bench --ignore=tests/bench/test_bench_spark_run.py
 
 .PHONY: test-computing
 test-computing: check
-	nice -n 19 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(QUIET)
+	nice -n 19 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m 'not alone' $(QUIET) $(addprefix --ignore=,$(SIMULATED))
 	nice -n 19 $(BIN)/python -m pytest -m 'not alone' $(SIMULATED)
 
 .PHONY: test-processes

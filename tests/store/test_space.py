@@ -64,6 +64,7 @@ def test_a_long_prefix_is_deleted_in_portions(
     assert rig.store.commits >= commits + 2
 
 
+@pytest.mark.alone
 def test_opening_does_not_depend_on_the_length_of_the_log(open_rig: OpenRig) -> None:
     def opening_s(rig: LmdbRig) -> float:
         times = []

@@ -83,6 +83,7 @@ def test_a_log_with_one_stream_has_one_row(open_rig: OpenRig) -> None:
     assert runs_of(rig.store, ONE) == [run(501, 1, 1, 1002)]
 
 
+@pytest.mark.alone
 def test_a_million_empty_commits_take_what_one_does(open_rig: OpenRig) -> None:
     """Neither the file nor the time to open it grows, nor do they make transactions (M3)."""
     few, many = open_rig(64 * MIB), open_rig(64 * MIB)
@@ -104,6 +105,7 @@ def test_a_million_empty_commits_take_what_one_does(open_rig: OpenRig) -> None:
     assert opening_s(many) < 3 * opening_s(few) + 0.005
 
 
+@pytest.mark.alone
 def test_opening_does_not_depend_on_the_number_of_runs(open_rig: OpenRig) -> None:
     few, many = open_rig(256 * MIB), open_rig(256 * MIB)
     commit_apart(few, 10)
