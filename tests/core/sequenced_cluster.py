@@ -175,6 +175,8 @@ class ModelCluster:
         self.paused: Callable[[], None] = lambda: None
         self.asked: list[tuple[NodeId, Message]] = []
         self.notes: list[str] = []
+        self.renewed: list[tuple[NodeId, ...]] = []
+        self.as_renewed: Callable[[], None] = lambda: None  # What happens at that moment.
 
     # -- Appending ------------------------------------------------------------------------------
 
@@ -244,6 +246,10 @@ class ModelCluster:
             case p.ReadNodesetChanges():
                 return tuple(self.changes)
             case p.ReadStatuses():
+                return dict(self.statuses)
+            case p.RenewRebuilds(nodes):
+                self.renewed.append(nodes)
+                self.as_renewed()
                 return dict(self.statuses)
             case p.ListNodes():
                 return self.view()

@@ -481,6 +481,12 @@ def test_how_a_log_was_written_decides_whether_its_next_copies_are_near(
     assert any(found) == is_near or sum(found) < 10
 
 
+def test_a_bulk_that_fills_a_copyset_with_each_block_burdens_no_node() -> None:
+    sticky = sticky_of(near=NEAR)
+    copysets = [sticky.next(100, 0, NOBODY, is_lone=False) for _ in range(20)]
+    assert sum(NEAR in (each or ()) for each in copysets[1:]) < 10
+
+
 def test_only_the_copyset_before_counts() -> None:
     sticky = sticky_of(near=NEAR)
     for is_lone, blocks in ((False, 30), (True, 10)):

@@ -72,6 +72,43 @@ def test_a_blank_node_never_had_anything_and_may_say_so() -> None:
     assert seen(cluster) == "HOLE d2 BRIDGE"
 
 
+def test_donors_look_again_when_something_was_stored_with_fewer_copies() -> None:
+    """Nodes 1 and 2 may have finished with node 4, and node 3 may finish and never see it."""
+    cluster = short_of_nodes_3_and_4()
+    recovered(cluster)
+    assert holders(cluster, 1) == set(nodes(1, 2))
+    assert cluster.renewed == [nodes(4)]
+
+
+def test_donors_are_left_alone_when_there_are_enough_copies() -> None:
+    cluster = short_of_nodes_3_and_4()
+    cluster.down = set(nodes(4))
+    recovered(cluster)
+    assert len(holders(cluster, 1)) == 3
+    assert cluster.renewed == []
+
+
+def test_fewer_copies_do_not_count_if_all_is_rebuilt_before_donors_know() -> None:
+    """Then node 3 alone could outvote the two that have it."""
+    cluster = short_of_nodes_3_and_4()
+    cluster.as_renewed = lambda: cluster.statuses.update({NodeId(4): EMPTY})
+    result = cluster.run(recovery(cluster), effects_max=50)
+    assert result.kind is p.FailureKind.TIMED_OUT
+    assert "too few nodes" in result.detail
+    cluster.down.remove(NodeId(3))
+    recovered(cluster, 3)
+    assert holders(cluster, 1) == set(nodes(1, 2, 3))
+
+
+def short_of_nodes_3_and_4() -> ModelCluster:
+    """A block under way that nodes 1 and 2 have; node 4 is lost, and node 3 silent."""
+    cluster = ModelCluster(4)
+    cluster.append(data(1, 1), (1, 2), (1, 2, 3))
+    cluster.down.update(nodes(3, 4))
+    cluster.statuses[NodeId(4)] = UNDERREPLICATION
+    return cluster
+
+
 def test_too_few_nodes_to_write_to_is_a_reason_to_wait() -> None:
     """One of three nodes is an f-majority, but what it decides must outlive it."""
     cluster = ModelCluster(3)

@@ -15,6 +15,7 @@ from millrace.core.statuses import (
     mark_unrecoverable,
     rebuilt,
     refilled,
+    renewed,
 )
 from millrace.types import AuthoritativeStatus, Epoch, NodeId, Placement
 
@@ -47,10 +48,18 @@ BACK = must(came(AWAY_1, OLD, OLD, NOW))
         pytest.param(None, OLD, NEW, LOST, 1, id="wiped"),
         pytest.param(AWAY_1, OLD, OLD, FULL, 0, id="away, back with its disk"),
         pytest.param(AWAY_1, OLD, NEW, LOST, 2, id="away, back wiped"),
-        pytest.param(GIVEN_UP, OLD, OLD, FULL, 0, id="given up, back with its disk all the same"),
+        pytest.param(GIVEN_UP, OLD, OLD, LOST, 2, id="given up, back with its disk all the same"),
         pytest.param(GIVEN_UP, OLD, NEW, LOST, 2, id="given up, back wiped"),
         pytest.param(WIPED_1, NEW, NEWER, LOST, 2, id="wiped again"),
         pytest.param(BACK, OLD, NEW, LOST, 2, id="wiped after it was back"),
+        pytest.param(
+            must(came(must(gone(WIPED_1, NEW, NOW)), NEW, NEW, NOW)),
+            NEW,
+            NEWER,
+            LOST,
+            4,
+            id="wiped again after it was away",
+        ),
         pytest.param(DRAINING, OLD, NEW, LOST, 2, id="wiped while it is drained"),
         pytest.param(
             must(gone(WIPED_1, NEW, NOW)), NEW, NEW, LOST, 3, id="not whole before it was away"
@@ -97,6 +106,34 @@ def test_a_wiped_node_that_got_everything_back_was_never_empty() -> None:
     after = must(refilled(WIPED_1, NOW))
     assert (after.status, after.rebuild, after.reason) == (FULL, 0, StatusReason.REFILLED)
     assert refilled(GIVEN_UP, NOW) is None
+
+
+def test_a_node_that_was_given_up_and_is_back_counts_when_it_has_what_was_stored_without_it() -> (
+    None
+):
+    back = must(came(GIVEN_UP, OLD, OLD, NOW))
+    assert back.is_refillable
+    assert came(back, OLD, OLD, NOW) is None
+    assert must(refilled(back, NOW)).status is FULL
+
+
+def test_a_node_that_is_drained_and_was_given_up_is_drained_when_it_is_back() -> None:
+    back = must(came(must(mark_unrecoverable(DRAINING, OLD, NOW)), OLD, OLD, NOW))
+    assert (back.status, back.is_draining, back.rebuild) == (FULL, True, DRAINING.rebuild)
+
+
+@pytest.mark.parametrize("entry", [WIPED_1, GIVEN_UP], ids=["wiped", "given up"])
+def test_a_rebuilding_that_is_renewed_is_another_one(entry: NodeStatusEntry) -> None:
+    after = must(renewed(entry))
+    assert after.status is LOST
+    assert after.rebuild == entry.rebuild + 1
+    assert must(came(after, NEW, NEWER, NOW)).rebuild == entry.rebuild + 2
+    assert rebuilt(after, NOW) is not None
+
+
+@pytest.mark.parametrize("entry", [None, BACK, AWAY_1, DRAINING, REBUILT])
+def test_only_nodes_without_a_vote_are_rebuilt_anew(entry: NodeStatusEntry | None) -> None:
+    assert renewed(entry) is None
 
 
 def test_only_what_is_wanted_is_rebuilt() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from millrace.core.statuses import gone, mark_unrecoverable
 from millrace.errors import ConnectionLost, NoNodeReachable, WrongPeer
 from millrace.meta import keys
 from millrace.meta.contract import ANY_VERSION
@@ -52,6 +53,23 @@ def test_a_node_that_lives_and_says_what_nobody_understands_lives() -> None:
         assert directory.addresses == {NODE: "new:1"}
         assert view.lives == {NODE: bad.version}, "others would take over what it still serves"
         assert view.live == view.full == {NODE}
+
+    asyncio.run(body())
+
+
+def test_rebuildings_of_nodes_that_lost_their_votes_are_renewed() -> None:
+    async def body() -> None:
+        directory = ClusterDirectory(MemoryRepository())
+        lost, away, well = NodeId(1), NodeId(3), NodeId(4)
+        await directory.change_status(lost, lambda entry: mark_unrecoverable(entry, "disk", 1))
+        await directory.change_status(away, lambda entry: gone(entry, "disk", 1))
+        before = await directory.status_entries()
+        told = await directory.renew_rebuilds((lost, away, well))
+        assert told == await directory.statuses()
+        entries = await directory.status_entries()
+        assert entries[lost].rebuild == before[lost].rebuild + 1
+        assert entries[away] == before[away]
+        assert well not in entries
 
     asyncio.run(body())
 

@@ -168,6 +168,13 @@ class ReadStatuses(msgspec.Struct, frozen=True):
     Failure."""
 
 
+class RenewRebuilds(msgspec.Struct, frozen=True):
+    """Let all donors look again for what those of the nodes lack that are being rebuilt.  Answered
+    as ReadStatuses, with what stands afterwards."""
+
+    nodes: tuple[NodeId, ...]
+
+
 class ListNodes(msgspec.Struct, frozen=True):
     """Answered with ClusterView or a Failure."""
 
@@ -206,6 +213,7 @@ Effect = (
     | ReadNodesetChanges
     | AppendNodesetChange
     | ReadStatuses
+    | RenewRebuilds
     | ListNodes
     | Note
 )

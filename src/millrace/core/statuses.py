@@ -10,8 +10,8 @@ the functions here makes of the entry that was read; None says that there is not
 | all but ..._EMPTY     | came back wiped                          | UNDERREPLICATION    |
 | ..., UNAVAILABLE      | marked unrecoverable                     | UNDERREPLICATION    |
 | UNAVAILABLE           | came back with its disk                  | FULLY_AUTHORITATIVE |
-| UNDERREPLICATION      | the same, though marked unrecoverable    | FULLY_AUTHORITATIVE |
-| UNDERREPLICATION      | refilled: it has again what it lost      | FULLY_AUTHORITATIVE |
+| UNDERREPLICATION      | the same, though marked unrecoverable    | UNDERREPLICATION    |
+| UNDERREPLICATION      | refilled: it has again what it lacks     | FULLY_AUTHORITATIVE |
 | whatever is rebuilt   | rebuilt: nobody names it as a holder     | AUTHORITATIVE_EMPTY |
 | AUTHORITATIVE_EMPTY   | emptied: it holds nothing old            | FULLY_AUTHORITATIVE |
 
@@ -81,9 +81,9 @@ class NodeStatusEntry(msgspec.Struct, frozen=True):
 
     @property
     def is_refillable(self) -> bool:
-        """Alive with an empty disk: it may take copies, if no other node can."""
-        is_wiped = self.status is _UNDER and self.reason == StatusReason.WIPED
-        return is_wiped and not self.is_draining
+        """Alive, and lacks copies: it may take them, if no other node can."""
+        is_back = self.reason in (StatusReason.WIPED, StatusReason.RETURNED)
+        return self.status is _UNDER and is_back and not self.is_draining
 
 
 Entries = Mapping[NodeId, NodeStatusEntry]
@@ -141,10 +141,10 @@ def came(
             is_noted = entry.reason == StatusReason.WIPED and entry.instance == former
             return None if is_noted else _wiped(entry, former, now_ms)
         case AuthoritativeStatus.UNDERREPLICATION if entry.reason == StatusReason.GONE:
-            return _wiped(entry, "", now_ms)  # It was not whole before it went.
+            # It was not whole before it went: what it has now is another disk than the one lost.
+            return _wiped(entry, "", now_ms)
         case _ if entry.instance == instance and _may_return(entry):
-            rebuild = entry.rebuild if entry.is_draining else 0
-            return _change(entry, _FULL, StatusReason.RETURNED, now_ms, rebuild=rebuild)
+            return _returned(entry, now_ms)
     return None
 
 
@@ -153,9 +153,19 @@ def _may_return(entry: NodeStatusEntry) -> bool:
     return entry.status is _AWAY or entry.reason == StatusReason.UNRECOVERABLE
 
 
+def _returned(entry: NodeStatusEntry, now_ms: int) -> NodeStatusEntry:
+    """While nobody waited for it, recoveries may have stored with fewer copies than are wanted."""
+    reason = StatusReason.RETURNED
+    if entry.is_draining:
+        return _change(entry, _FULL, reason, now_ms, rebuild=entry.rebuild)
+    if entry.status is _AWAY:
+        return _change(entry, _FULL, reason, now_ms)
+    return _change(entry, _UNDER, reason, now_ms, rebuild=_next(entry))
+
+
 def _wiped(entry: NodeStatusEntry | None, former: str, now_ms: int) -> NodeStatusEntry:
-    rebuild = _next(entry)
-    return _change(entry, _UNDER, StatusReason.WIPED, now_ms, former, rebuild=rebuild)
+    changed = _change(entry, _UNDER, StatusReason.WIPED, now_ms, rebuild=_next(entry))
+    return msgspec.structs.replace(changed, instance=former)
 
 
 def gone(entry: NodeStatusEntry | None, instance: str, now_ms: int) -> NodeStatusEntry | None:
@@ -176,8 +186,16 @@ def rebuilt(entry: NodeStatusEntry, now_ms: int) -> NodeStatusEntry | None:
     return _change(entry, _EMPTY, StatusReason.REBUILT, now_ms)
 
 
+def renewed(entry: NodeStatusEntry | None) -> NodeStatusEntry | None:
+    """Blocks were stored with fewer copies, because the node has no vote: whoever has finished with
+    it looks again (I2)."""
+    if entry is None or entry.status is not _UNDER or not entry.rebuild:
+        return None
+    return msgspec.structs.replace(entry, rebuild=_next(entry), rebuilds=_next(entry))
+
+
 def refilled(entry: NodeStatusEntry, now_ms: int) -> NodeStatusEntry | None:
-    """A node that was wiped has whatever others say that it has."""
+    """A node that was wiped, or given up, has whatever others say that it has."""
     if not entry.is_refillable:
         return None
     return _change(entry, _FULL, StatusReason.REFILLED, now_ms)

@@ -10,7 +10,7 @@ I3  A wish for a bucket, a trim point or a sign of life that cannot be read is t
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from millrace.core.commit.record import CommitRecord
@@ -21,7 +21,7 @@ from millrace.core.epochs import EpochRecord, metadata_log_of
 from millrace.core.procedure import ClusterView
 from millrace.core.projection import Projection
 from millrace.core.publications import PublicationRecord, app_key
-from millrace.core.statuses import NodeStatusEntry
+from millrace.core.statuses import NodeStatusEntry, renewed
 from millrace.errors import (
     LogExists,
     MetadataOutcomeUnknown,
@@ -135,6 +135,12 @@ class ClusterDirectory:
             except Conflict:
                 continue
             return changed
+
+    async def renew_rebuilds(self, nodes: Iterable[NodeId]) -> Mapping[NodeId, AuthoritativeStatus]:
+        """The statuses afterwards."""
+        for node in nodes:
+            await self.change_status(node, renewed)
+        return await self.statuses()
 
     async def rebuild_reports(self) -> dict[keys.RebuildId, keys.RebuildReport]:
         listed, _ = await self.repository.list(keys.REBUILDS.prefix)

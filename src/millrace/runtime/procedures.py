@@ -8,7 +8,7 @@ import asyncio
 import logging
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar, assert_never
 
 from millrace.codec.blocks import lone_record, values
@@ -38,6 +38,7 @@ from millrace.core.procedure import (
     ReadStatuses,
     Reconfigure,
     Refresh,
+    RenewRebuilds,
     ReplaceBucket,
     ReplaceCommits,
     ReplaceEpochs,
@@ -46,7 +47,7 @@ from millrace.core.procedure import (
 from millrace.core.projection import Projection
 from millrace.core.reconfigure import Change, reconfigure
 from millrace.core.repair import MakeJunk
-from millrace.core.sequenced.metadata_log import append_change, read_changes
+from millrace.core.sequenced.metadata_log import READ_TIMEOUT_MS, append_change, read_changes
 from millrace.errors import MessageTooLarge, MillraceError
 from millrace.runtime.asks import AnswerWaiter
 from millrace.runtime.hot_run import AskNow, HotRun, Waiter, failure_of
@@ -90,6 +91,10 @@ class Directory(Protocol):
     async def replace_bucket(self, record: BucketRecord, expected: int) -> int: ...
 
     async def statuses(self) -> Mapping[NodeId, AuthoritativeStatus]: ...
+
+    async def renew_rebuilds(
+        self, nodes: Iterable[NodeId]
+    ) -> Mapping[NodeId, AuthoritativeStatus]: ...
 
     async def view(self) -> ClusterView: ...
 
@@ -234,12 +239,15 @@ class ProcedureRunner:
             case ReplaceBucket(bucket, expected):
                 return await self._or_failure(self._directory.replace_bucket(bucket, expected))
             case ReadNodesetChanges(log):
-                return await self.run(read_changes(log, values), left_ms)
+                reading = read_changes(log, values)
+                return await self.run(reading, min(left_ms, READ_TIMEOUT_MS))
             case AppendNodesetChange(log, change):
                 appending = append_change(log, change, self.next_token(), lone_record)
                 return await self.run(appending, left_ms)
             case ReadStatuses():
                 return await self._or_failure(self._directory.statuses())
+            case RenewRebuilds(nodes):
+                return await self._or_failure(self._directory.renew_rebuilds(nodes))
             case ListNodes():
                 return await self._or_failure(self._directory.view())
             case _:

@@ -125,6 +125,7 @@ class Client:
                 | p.ReadNodesetChanges()
                 | p.AppendNodesetChange()
                 | p.ReadStatuses()
+                | p.RenewRebuilds()
             ):
                 raise AssertionError("a chain has no epoch store")
             case _:

@@ -127,6 +127,8 @@ def show_effect(effect: p.Effect) -> list[str]:
             return [f"append-nodeset-change since {change.since} {nodeset}"]
         case p.ReadStatuses():
             return ["read-statuses"]
+        case p.RenewRebuilds(nodes):
+            return [f"renew-rebuilds {w.show_nodes(nodes)}"]
         case _:
             assert_never(effect)
 

@@ -35,6 +35,7 @@ from millrace.core.procedure import (
     ReadStatuses,
     Reconfigure,
     Refresh,
+    RenewRebuilds,
     ReplaceBucket,
     ReplaceCommits,
     ReplaceEpochs,
@@ -42,7 +43,8 @@ from millrace.core.procedure import (
 )
 from millrace.core.projection import Projection
 from millrace.core.reconfigure import Change, reconfigure
-from millrace.core.sequenced.metadata_log import append_change, read_changes
+from millrace.core.sequenced.metadata_log import READ_TIMEOUT_MS, append_change, read_changes
+from millrace.core.statuses import NodeStatusEntry, renewed
 from millrace.meta.contract import Entry
 from millrace.meta.keys import (
     BUCKETS,
@@ -57,7 +59,7 @@ from millrace.meta.keys import (
 from millrace.sim.metadata import METADATA_NUMBER
 from millrace.sim.process import Process
 from millrace.sim.schedule import MS, SECOND
-from millrace.types import LogId, Token
+from millrace.types import LogId, NodeId, Token
 
 T = TypeVar("T")
 Id = TypeVar("Id")
@@ -189,12 +191,14 @@ class Driver:
             case ReplaceBucket(bucket, expected):
                 self._set(BUCKETS, bucket.name, bucket, expected, resume)
             case ReadNodesetChanges(log):
-                self.start(read_changes(log, values), resume, left_us)
+                self.start(read_changes(log, values), resume, min(left_us, READ_TIMEOUT_MS * MS))
             case AppendNodesetChange(log, change):
                 appending = append_change(log, change, self.proposer(), lone_record)
                 self.start(appending, resume, left_us)
             case ReadStatuses():
                 self._list_statuses(resume)
+            case RenewRebuilds(nodes):
+                self._renew_rebuilds(nodes, resume)
             case ListNodes():
                 self._list_nodes(resume)
             case Note():
@@ -267,6 +271,31 @@ class Driver:
             resume({STATUSES.id_of(entry.key): STATUSES.decode(entry).status for entry in entries})
 
         self.process.ask(METADATA_NUMBER, MetaList(STATUSES.prefix), 0, answered)
+
+    def _renew_rebuilds(self, nodes: tuple[NodeId, ...], resume: Resume) -> None:
+        """One after the other, each until nobody was in between."""
+        if not nodes:
+            self._list_statuses(resume)
+            return
+
+        def found(read: tuple[NodeStatusEntry | None, int] | Failure) -> None:
+            if isinstance(read, Failure):
+                resume(read)
+                return
+            changed = renewed(read[0])
+            if changed is None:
+                self._renew_rebuilds(nodes[1:], resume)
+                return
+            self.process.world.count("rebuild.renewed")
+            self._set(STATUSES, nodes[0], changed, read[1], stored)
+
+        def stored(version: int | Failure) -> None:
+            if isinstance(version, Failure):
+                resume(version)
+            else:
+                self._renew_rebuilds(nodes[1:] if version else nodes, resume)
+
+        self._find(STATUSES, nodes[0], found)
 
     def learn(self, projection: Projection) -> None:
         known = self.projections.get(projection.log)

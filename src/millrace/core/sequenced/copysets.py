@@ -249,7 +249,7 @@ class StickyCopysets:
     @property
     def _is_written_alone(self) -> bool:
         """One that was not written yet is taken to be."""
-        return 100 * (self._lone + 1) >= LONE_PERCENT_MIN * (self._blocks + 1)
+        return 100 * self._lone >= LONE_PERCENT_MIN * self._blocks
 
     def next(
         self, size_bytes: int, now_ms: int, avoided: Collection[NodeId], is_lone: bool = True

@@ -58,6 +58,8 @@ PAUSE_MS: Final = 50
 PAUSE_MS_MAX: Final = 1_000
 PAGES_MAX: Final = 64  # Of one node; the log is small.
 
+READ_TIMEOUT_MS = 10_000  # Whoever reads those of many logs must come to the next one.
+
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(NodesetChange).decode
 

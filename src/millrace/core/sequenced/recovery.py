@@ -14,6 +14,8 @@ the next: an attempt that fails is begun again from the seal.
   I4  An epoch is marked clean after all that was decided about it is stored, and only while the
       epoch store still names this sequencer.
   I5  At most EPOCHS_AT_ONCE are closed together: however many there are, what was done is kept.
+  I6  What is stored with fewer copies, because nodes have no votes, is found by donors before any
+      of these has one again: those that have finished look again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,6 +43,7 @@ from millrace.core.procedure import (
     Procedure,
     ReadEpochs,
     ReadStatuses,
+    RenewRebuilds,
     ReplaceEpochs,
     ask_all,
     note,
@@ -48,7 +51,7 @@ from millrace.core.procedure import (
 from millrace.core.repair import MakeJunk
 from millrace.core.replication import Authority, Locations, authority
 from millrace.core.sequenced.digest import Settled, decide, settled_by
-from millrace.core.sequenced.rewrite import Preempted, Stuck, Terms, rewrite
+from millrace.core.sequenced.rewrite import Preempted, Rewritten, Stuck, Terms, rewrite
 from millrace.lsn import epoch_of, last_of
 from millrace.types import NO_LSN, AuthoritativeStatus, Copy, Epoch, LogId, Lsn, NodeId
 
@@ -59,8 +62,9 @@ EPOCHS_AT_ONCE: Final = 1_024
 
 Statuses = Mapping[NodeId, AuthoritativeStatus]
 Held = dict[NodeId, list[Copy]]
+_LOST: Final = AuthoritativeStatus.UNDERREPLICATION
 _WITHOUT_VOTE: Final = (
-    AuthoritativeStatus.UNDERREPLICATION,
+    _LOST,
     AuthoritativeStatus.AUTHORITATIVE_EMPTY,
 )
 
@@ -166,11 +170,15 @@ def _attempt(site: _Site, span: EpochRange) -> Procedure[Lsn | Preempted | Stuck
         for epoch in _epochs_in_question(span, heard)
     ]
     decisions = [decision for verdict in verdicts for decision in verdict.decisions]
-    told = yield from rewrite(_terms(site, span, heard), decisions, heard.nodes)
-    if not isinstance(told, list):
-        return told
-    site.told.update(told)
-    site.missed.update(set(span.nodeset).difference(told))
+    rewritten = yield from rewrite(_terms(site, span, heard), decisions, heard.nodes)
+    if not isinstance(rewritten, Rewritten):
+        return rewritten
+    if rewritten.is_short:
+        trouble = yield from _have_donors_look_again(site, span)
+        if trouble is not None:
+            return trouble
+    site.told.update(rewritten.told)
+    site.missed.update(set(span.nodeset).difference(rewritten.told))
     yield from note(
         "recovery.closed",
         log=site.record.log,
@@ -180,6 +188,17 @@ def _attempt(site: _Site, span: EpochRange) -> Procedure[Lsn | Preempted | Stuck
         authority=heard.proof.value,
     )
     return max([NO_LSN, *(verdict.tail for verdict in verdicts)])
+
+
+def _have_donors_look_again(site: _Site, span: EpochRange) -> Procedure[Stuck | None]:
+    """Keeps I6."""
+    lost = [node for node in span.nodeset if site.statuses.get(node) is _LOST]
+    statuses: Statuses | Failure = yield RenewRebuilds(tuple(lost))
+    if isinstance(statuses, Failure):
+        return Stuck(f"donors cannot be told to look again: {statuses.detail}")
+    site.statuses = statuses
+    others = [node for node in lost if statuses.get(node) is not _LOST]
+    return Stuck(f"the statuses of nodes {others} have changed") if others else None
 
 
 def _terms(site: _Site, span: EpochRange, heard: _Heard) -> Terms:
@@ -245,7 +264,7 @@ def _proof(site: _Site, span: EpochRange, sealed: Mapping[NodeId, EpochsSealed])
     for node, answer in sealed.items():
         is_empty = statuses.get(node) is AuthoritativeStatus.AUTHORITATIVE_EMPTY
         if answer.standing is Standing.DIRTY and not is_empty:
-            statuses[node] = AuthoritativeStatus.UNDERREPLICATION
+            statuses[node] = _LOST
     return authority(span.replication, span.nodeset, site.locations, statuses, sealed)
 
 

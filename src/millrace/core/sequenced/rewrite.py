@@ -12,6 +12,8 @@ was during this recovery, can stand against what was decided.
   I4  Junk goes to everybody who can be reached, so that every reader sees it at once.
   I5  A block whose copies are all damaged is given up, as a LOSS, only if nobody who may have a
       sound one is missing.
+  I6  Who carries it out is told if anything has fewer copies than are wanted: it is good only for
+      as long as the others have no votes.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -36,6 +38,7 @@ from millrace.core.replication import (
     Locations,
     Replication,
     authority,
+    can_replicate,
     domain_of,
     requirements,
 )
@@ -68,6 +71,13 @@ class Preempted(msgspec.Struct, frozen=True):
 
 class Stuck(msgspec.Struct, frozen=True):
     detail: str
+
+
+class Rewritten(msgspec.Struct, frozen=True):
+    """`told` know of all decisions: who was reachable, without those that failed."""
+
+    told: list[NodeId]
+    is_short: bool  # Keeps I6.
 
 
 class Terms(msgspec.Struct, frozen=True):
@@ -145,21 +155,25 @@ class _Job:
 
 def rewrite(
     terms: Terms, decisions: Sequence[Decision], reachable: Sequence[NodeId]
-) -> Procedure[Preempted | Stuck | list[NodeId]]:
-    """The nodes that know of all decisions: who was reachable, without those that failed."""
-    left = list(reachable)
+) -> Procedure[Preempted | Stuck | Rewritten]:
+    left, is_short = list(reachable), False
     for jobs in _batches(_Job(decision, terms) for decision in decisions):
         for _ in range(ROUNDS_MAX):
             outcome = yield from _round(terms, jobs, left)
             if not isinstance(outcome, list):
                 return outcome
             left = outcome
+            is_short |= any(is_too_few(terms, job.copyset) for job in jobs)
             jobs = [job for job in jobs if not job.placed.issuperset(job.copyset)]
             if not jobs:
                 break
         else:
             return Stuck(f"no copyset takes {show(jobs[0].decision.first)}; reachable: {left}")
-    return left
+    return Rewritten(left, is_short)
+
+
+def is_too_few(terms: Terms, copyset: Collection[NodeId]) -> bool:
+    return not can_replicate(terms.replication, copyset, terms.locations)
 
 
 def _batches(jobs: Iterable[_Job]) -> Iterator[list[_Job]]:

@@ -241,6 +241,16 @@ def short_blocks_are_left_short(patch: Patch) -> None:
 
 
 @canary
+def donors_that_have_finished_never_look_again(patch: Patch) -> None:
+    """What a recovery stores with too few copies afterwards is not found."""
+
+    def careless(self: Driver, nodes: Any, resume: Any) -> None:
+        self._list_statuses(resume)
+
+    patch(Driver, "_renew_rebuilds", careless)
+
+
+@canary
 def wiped_node_counts_before_its_copies_are_back(patch: Patch) -> None:
     """A node with an empty disk asks no donor whether all is done."""
     patch(part, "unfinished", lambda entries, nodes, finished: frozenset())
