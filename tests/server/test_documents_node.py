@@ -8,6 +8,7 @@ from typing import Any
 
 import lmdb
 import pytest
+from msgspec.structs import replace
 
 from millrace.codec.memcached.binary import Response
 from millrace.codec.memcached.opcodes import Opcode, Status
@@ -121,6 +122,11 @@ class Rig:
         await until(lambda: self.documents._fronts[NAME].record.id == record.id)
         return record
 
+    async def put_in_its_place(self, record: BucketRecord) -> None:
+        """Between two looks at the map."""
+        await self._directory.remove_bucket(NAME)
+        assert await self._directory.replace_bucket(record, 0)
+
     async def ask(self, client: WireClient, *args: Any) -> Response:
         return await asyncio.to_thread(client.ask, *args)
 
@@ -230,9 +236,60 @@ def test_an_old_read_of_the_map_leaves_clients_with_the_next_bucket_of_its_name(
     async def body() -> None:
         async with node(tmp_path) as rig:
             before = await rig.documents._read_records()
+            listing = rig.documents._listings
             next = await rig.make_next()
-            rig.documents._take_records(before)
+            rig.documents._take_records(before, listing)
             assert rig.documents._fronts[NAME].record.id == next.id
+
+    asyncio.run(body())
+
+
+def test_an_old_read_of_the_map_does_not_hide_a_bucket_that_was_made_since(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with node(tmp_path) as rig:
+            listing = rig.documents._listings
+            await rig.make_next()
+            rig.documents._take_records([], listing)
+            assert rig.documents.bucket(NAME) is not None
+
+    asyncio.run(body())
+
+
+def test_a_bucket_whose_id_was_drawn_before_that_of_a_deleted_one_is_served(
+    tmp_path: Path,
+) -> None:
+    """Its maker stalled between drawing the id and storing the bucket; another made one of the name
+    meanwhile, and deleted it.  Clients got that one until the node was started again."""
+
+    async def body() -> None:
+        async with node(tmp_path) as rig:
+            made = await rig.documents._read_records()
+            deleted = await rig.make_next()
+            await rig.put_in_its_place(*made)
+            await until(lambda: rig.documents._fronts[NAME].record.id == BUCKET)
+            with rig.client() as client:
+                stored = await rig.ask(client, Opcode.SET, b"k", b"v", NO_EXPIRY)
+                assert stored.status == Status.SUCCESS
+            copies = rig.documents._partitions
+            assert b"k" in copies[BUCKET].held[P0].partition.table
+            assert b"k" not in copies[deleted.id].held[P0].partition.table
+
+    asyncio.run(body())
+
+
+def test_the_map_of_a_restored_repository_is_followed(tmp_path: Path) -> None:
+    """It is older than what was known, and stays so."""
+
+    async def body() -> None:
+        async with node(tmp_path) as rig:
+            (restored,) = await rig.documents._read_records()
+            seats = (Seat(2, CAFE, NodeId(2)),)
+            await rig.put_in_its_place(replace(restored, seats=seats, revision=9))
+            await until(lambda: rig.documents._fronts[NAME].record.revision == 9)
+            await rig.put_in_its_place(restored)
+            await until(lambda: rig.documents._fronts[NAME].record == restored)
 
     asyncio.run(body())
 

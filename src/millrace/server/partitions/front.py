@@ -70,6 +70,7 @@ class BucketFront:
         is_linked: IsLinked = lambda _: True,
     ) -> None:
         self.record = record
+        self.listings = 0  # Of the buckets: how many had begun when the record was heard.
         self.is_congested = False
         self.damaged: Collection[PartitionId] = ()
         self._store = store

@@ -7,8 +7,11 @@ in the background, and serve when the keeper has named them (R-Q).
   I2  Whatever this node has of a bucket that is deleted stays until the keeper orders it dropped.
   I3  What goes on in the background never ends unnoticed: whatever it cannot cope with is the
       node's failure.  A node that is not warm, and never will be, must not look healthy.
-  I4  Clients get the newest bucket of a name that this node has heard of: neither an order about
-      a deleted one nor an old read of the map puts that in its place.
+  I4  What a listing of the buckets says replaces all that was known when it began, whatever the
+      ids: they are drawn before a bucket is made, and a restored repository gives them again.
+      Against what was heard since, a listing counts only where its bucket has a larger id, or the
+      same and a later revision, and so does an order: neither one about a deleted bucket nor an
+      old listing puts that in the place of the next of its name.
 """
 
 import asyncio
@@ -115,6 +118,7 @@ class NodeDocuments:
         self._around = NodeAround(node, lease, self._address_of)
         self._addresses: dict[NodeId, str] = {}
         self._fronts: dict[str, BucketFront] = {}
+        self._listings = 0  # Of the buckets, that have begun.
         self._front_end = DocumentFrontEnd(self)
         self._tasks: set[asyncio.Task[None]] = set()
         self._reading: asyncio.Task[list[BucketRecord]] | None = None
@@ -187,22 +191,33 @@ class NodeDocuments:
     async def _read_records(self) -> list[BucketRecord]:
         view = await self._directory.view()
         self._addresses = {node.id: node.documents for node in view.nodes if node.documents}
+        self._listings += 1
+        listing = self._listings
         records = await self._directory.buckets()
-        self._take_records(records)
+        self._take_records(records, listing)
         return records
 
-    def _take_records(self, records: list[BucketRecord]) -> None:
+    def _take_records(self, records: list[BucketRecord], listing: int) -> None:
+        """Keeps I4.  Listings are counted as they begin."""
         for record in records:
             front = self._fronts.get(record.name)
-            if front is None or front.record.id < record.id:
-                front = self._make_front(record)
-            elif front.record.id > record.id:  # Keeps I4.
-                continue
-            if record.revision >= front.record.revision:  # Two reads may end in any order.
-                front.record = record
-            front.here = self._partitions.get(record.id)
+            if front is None or listing > front.listings or _is_newer(record, front.record):
+                self._take_record(record)
         for name in self._fronts.keys() - {record.name for record in records}:
-            del self._fronts[name]
+            if listing > self._fronts[name].listings:
+                del self._fronts[name]
+        self._find_here()
+
+    def _take_record(self, record: BucketRecord) -> None:
+        front = self._fronts.get(record.name)
+        if front is None or front.record.id != record.id:
+            front = self._make_front(record)
+        front.record = record
+        front.listings = self._listings
+
+    def _find_here(self) -> None:
+        for front in self._fronts.values():
+            front.here = self._partitions.get(front.record.id)
 
     def _make_front(self, record: BucketRecord) -> BucketFront:
         made = self._fronts[record.name] = BucketFront(
@@ -214,6 +229,7 @@ class NodeDocuments:
             self._read_map,
             self._is_linked,
         )
+        made.listings = self._listings
         return made
 
     async def _warm(self, records: list[BucketRecord]) -> None:
@@ -228,7 +244,7 @@ class NodeDocuments:
             fields = {"bucket": name, "documents": loaded}
             logger.info("documents.warm", extra={"fields": fields})
         self._hosted.is_warm = True
-        self._take_records(records)
+        self._find_here()
 
     def _address_of(self, node: NodeId) -> str:
         address = self._addresses.get(node)
@@ -348,6 +364,10 @@ class NodeDocuments:
 
     def open_stream(self, bucket: str, outlet: StreamOutlet) -> StreamSession:
         return WireSession(self._hosted.find, bucket, self._around, outlet)
+
+
+def _is_newer(record: BucketRecord, known: BucketRecord) -> bool:
+    return (record.id, record.revision) > (known.id, known.revision)
 
 
 async def _carry_on(outcome: Coroutine[Any, Any, Outcome], answer: Answer) -> None:
