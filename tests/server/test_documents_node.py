@@ -42,6 +42,7 @@ from millrace.limits import MIB
 from millrace.meta.directory import ClusterDirectory
 from millrace.meta.memory import MemoryRepository
 from millrace.server.partitions import node_documents
+from millrace.server.partitions.bucket import BucketPartitions
 from millrace.server.partitions.node_documents import NodeDocuments
 from millrace.types import NodeId
 from tests.support.clusters import eventually
@@ -136,6 +137,10 @@ class Rig:
             return client.response()
 
         return await asyncio.to_thread(ask)
+
+    @property
+    def hosted(self) -> dict[int, BucketPartitions]:
+        return self.documents._partitions
 
     @contextlib.contextmanager
     def client(self) -> Iterator[WireClient]:
@@ -275,6 +280,23 @@ def test_a_bucket_whose_id_was_drawn_before_that_of_a_deleted_one_is_served(
             copies = rig.documents._partitions
             assert b"k" in copies[BUCKET].held[P0].partition.table
             assert b"k" not in copies[deleted.id].held[P0].partition.table
+
+    asyncio.run(body())
+
+
+def test_a_stream_by_name_is_of_the_bucket_that_has_the_name(tmp_path: Path) -> None:
+    """Of a deleted one with a larger id there are partitions here still."""
+
+    async def body() -> None:
+        async with node(tmp_path) as rig:
+            made = await rig.documents._read_records()
+            await rig.make_next()
+            await rig.put_in_its_place(*made)
+            await until(lambda: rig.documents._fronts[NAME].record.id == BUCKET)
+            with rig.client() as client:
+                await rig.asked(client, Open("client:1", NAME))
+                sessions = {id: len(list(each.sessions)) for id, each in rig.hosted.items()}
+                assert sessions == {BUCKET: 1, BUCKET + 1: 0}
 
     asyncio.run(body())
 

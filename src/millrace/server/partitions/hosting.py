@@ -42,8 +42,8 @@ class HostedBuckets:
         return made
 
     def find(self, name: str, id: int = 0) -> BucketPartitions | None:
-        """Keeps I3.  Without an id the newest: one that was deleted may be here still, and its
-        name used again."""
+        """Keeps I3: if an id is given the name says nothing.  Without one the one with the largest
+        id: one that was deleted may be here still, and its name used again."""
         if id:
             return self.buckets.get(id)
         ids = (id for id, bucket in self.buckets.items() if bucket.name == name)

@@ -363,7 +363,14 @@ class NodeDocuments:
         return sorted(self._fronts)
 
     def open_stream(self, bucket: str, outlet: StreamOutlet) -> StreamSession:
-        return WireSession(self._hosted.find, bucket, self._around, outlet)
+        return WireSession(self._find, bucket, self._around, outlet)
+
+    def _find(self, name: str, id: int) -> BucketPartitions | None:
+        """Keeps I4 for who does not say which bucket of the name is meant."""
+        front = self._fronts.get(name)
+        if not id and front is not None:
+            id = front.record.id
+        return self._hosted.find(name, id)
 
 
 def _is_newer(record: BucketRecord, known: BucketRecord) -> bool:
