@@ -1,5 +1,6 @@
 """`millrace rebalance` and `millrace failover`, and what `bucket info` says of what is stuck."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,13 +8,17 @@ from typing import Any
 
 import pytest
 
+import millrace
 from millrace.client.sync import connect
+from millrace.core.documents.failover_request import FailoverRequest
+from millrace.core.documents.rebalance import RebalanceRecord
 from millrace.local import LocalCluster
 from tests.cli.commands import Command
 from tests.support.clusters import soon
 
 BUCKET = "operated"
 PARTITIONS = 6
+DELETED = 77  # The id of another bucket.
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +77,32 @@ def test_what_cannot_be_rebalanced(call: Command) -> None:
     call("rebalance", "plan", BUCKET, "--nodes", "one").refused_with("give numbers of nodes")
     call("rebalance", "stop", BUCKET).refused_with("no rebalance of bucket 'operated' runs")
     call("rebalance", "status", "nowhere").failed_with("no bucket 'nowhere'")
+
+
+def test_what_was_wanted_of_a_deleted_bucket_of_the_name_is_in_nobodys_way(
+    call: Command, operated: LocalCluster
+) -> None:
+    """It was asked for while that was deleted, and is never done."""
+    asyncio.run(leave_behind(operated))
+    assert "rebalance" not in call("bucket", "ls").out
+    assert "rebalance" not in call("bucket", "info", BUCKET).out
+    call("rebalance", "status", BUCKET).refused_with("was never rebalanced")
+    call("rebalance", "stop", BUCKET).refused_with("no rebalance of bucket 'operated' runs")
+    assert call("rebalance", "run", BUCKET).code == 0
+    assert call("failover", BUCKET, "--partition", "0", "--yes").code == 0
+
+
+async def leave_behind(operated: LocalCluster) -> None:
+    async with await millrace.connect(operated.addresses) as client:
+        directory = client.directory
+        rebalance, failover = (
+            RebalanceRecord((), bucket=DELETED),
+            FailoverRequest((), bucket=DELETED),
+        )
+        _, version = await directory.read_rebalance(BUCKET)
+        assert await directory.replace_rebalance(BUCKET, rebalance, version)
+        _, version = await directory.read_failover(BUCKET)
+        assert await directory.replace_failover(BUCKET, failover, version)
 
 
 def test_a_failover_by_node_takes_all_its_partitions(call: Command) -> None:

@@ -4,17 +4,21 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import msgspec
+import pytest
 
+from millrace.core.documents.failover_request import FailoverRequest
 from millrace.core.documents.map import BucketAttributes, BucketRecord
 from millrace.core.documents.placement import Copies
 from millrace.core.documents.rebalance import RebalanceRecord, RebalanceState
 from millrace.core.documents.seats import new_bucket
 from millrace.errors import MetadataOutcomeUnknown
-from millrace.meta.contract import Entry
+from millrace.meta import keys
+from millrace.meta.contract import ANY_VERSION, Entry
 from millrace.meta.directory import ClusterDirectory
 from millrace.meta.memory import MemoryRepository
 from millrace.types import NodeId
 
+WANTED_OF_NEXT = RebalanceRecord((NodeId(1),), bucket=2)
 COPIES = [Copies(NodeId(1), (NodeId(2),))] * 4
 
 
@@ -64,6 +68,36 @@ def test_buckets_are_listed_and_removed_with_their_rebalance() -> None:
     on_a_directory(body)
 
 
+def test_what_is_wanted_of_the_next_bucket_of_the_name_outlives_the_one_that_is_removed() -> None:
+    async def work() -> None:
+        directory = ClusterDirectory(Overtaken())
+        assert await directory.replace_bucket(bucket(), 0)
+        assert await directory.replace_rebalance("orders", RebalanceRecord((), bucket=1), 0)
+        await directory.remove_bucket("orders")
+        assert (await directory.read_rebalance("orders"))[0] == WANTED_OF_NEXT
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("wanted_of", "is_its_own"), [(1, True), (2, False), (0, True)], ids=["it", "another", "any"]
+)
+def test_the_last_rebalance_of_a_bucket_is_not_that_of_another_of_its_name(
+    wanted_of: int, is_its_own: bool
+) -> None:
+    async def body(directory: ClusterDirectory) -> None:
+        assert await directory.last_rebalance(bucket()) is None
+        assert await directory.last_failover(bucket()) is None
+        rebalance = RebalanceRecord((), bucket=wanted_of)
+        failover = FailoverRequest((), bucket=wanted_of)
+        assert await directory.replace_rebalance("orders", rebalance, 0)
+        assert await directory.replace_failover("orders", failover, 0)
+        assert await directory.last_rebalance(bucket()) == (rebalance if is_its_own else None)
+        assert await directory.last_failover(bucket()) == (failover if is_its_own else None)
+
+    on_a_directory(body)
+
+
 def test_no_two_buckets_get_one_id() -> None:
     async def body(directory: ClusterDirectory) -> None:
         ids = await asyncio.gather(*(directory.next_bucket_id() for _ in range(20)))
@@ -84,6 +118,16 @@ def test_a_rebalance_that_somebody_stopped_is_not_written_over() -> None:
         assert (await directory.read_rebalance("orders"))[0] == stopped
 
     on_a_directory(body)
+
+
+class Overtaken(MemoryRepository):
+    """When a bucket has gone, something is wanted of the next of its name at once."""
+
+    async def delete(self, key: str, expected: int) -> None:
+        await super().delete(key, expected)
+        if key == keys.BUCKETS.key("orders"):
+            value = keys.REBALANCES.encode(WANTED_OF_NEXT)
+            await self.set(keys.REBALANCES.key("orders"), value, ANY_VERSION)
 
 
 class Forgetful(MemoryRepository):

@@ -334,6 +334,24 @@ def test_what_operators_want_is_begun_at_once() -> None:
     on_a_rig(body)
 
 
+def test_what_was_wanted_of_a_deleted_bucket_is_not_done_to_the_next_of_its_name() -> None:
+    """It was asked for while that was deleted."""
+
+    async def body(rig: Rig) -> None:
+        deleted = msgspec.structs.replace(rig.cluster.record, id=BUCKET - 1)
+        failover = ask_for(deleted, [P0], NO_NODE, True, 0)
+        rebalance = RebalanceRecord((A, B, C, D), bucket=deleted.id)
+        assert await rig.directory.replace_failover(NAME, failover, 0)
+        assert await rig.directory.replace_rebalance(NAME, rebalance, 0)
+        before = rig.cluster.record
+        await rig.calm_down()
+        assert rig.cluster.record == before
+        assert (await rig.directory.read_failover(NAME))[0] == failover
+        assert await rig.rebalance() == rebalance
+
+    on_a_rig(body)
+
+
 @pytest.mark.parametrize("bucket", ["unrelated", NAME])
 @pytest.mark.parametrize("family", [keys.REBALANCES, keys.FAILOVERS], ids=["rebalance", "failover"])
 def test_a_wish_that_cannot_be_read_is_none(

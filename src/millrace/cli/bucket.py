@@ -109,7 +109,7 @@ def list_buckets(context: typer.Context, format: FormatOption = None) -> None:
             records = await session.within(client.buckets())
             live = (await session.within(client.directory.view())).live
             return [
-                (each, (await session.within(client.directory.read_rebalance(each.name)))[0], live)
+                (each, await session.within(client.directory.last_rebalance(each)), live)
                 for each in records
             ]
 

@@ -91,7 +91,7 @@ def run(
             planned = await session.within(begin_rebalance(client, bucket, _parse(nodes)))
             output.say(_count(planned))
             if not wait:
-                return (await session.within(client.directory.read_rebalance(bucket)))[0]
+                return await session.within(client.directory.last_rebalance(planned.record))
             with output.progress("moving", len(planned.moves)) as step:
                 done = 0
 
@@ -120,7 +120,6 @@ def stop(context: typer.Context, bucket: BucketArgument) -> None:
 
     async def work() -> "RebalanceRecord":
         async with session.connected() as client:
-            await session.within(client.bucket(bucket))
             return await session.within(stop_rebalance(client, bucket))
 
     stopped = run_async(work())
@@ -136,10 +135,12 @@ def _parse(nodes: str | None) -> list[int]:
 
 
 def _read(session: Session, bucket: str) -> "RebalanceRecord | None":
+    from millrace.client.bucket_describing import read_record
+
     async def work() -> "RebalanceRecord | None":
         async with session.connected() as client:
-            await session.within(client.bucket(bucket))
-            return (await session.within(client.directory.read_rebalance(bucket)))[0]
+            record = await session.within(read_record(client, bucket))
+            return await session.within(client.directory.last_rebalance(record))
 
     return run_async(work())
 

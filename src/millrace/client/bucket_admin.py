@@ -63,9 +63,10 @@ async def begin_rebalance(client: "Client", name: str, nodes: Iterable[int] = ()
     one does already."""
     plan = await plan_rebalance(client, name, nodes)
     now_ms = _now_ms()
-    record = RebalanceRecord(plan.nodes, asked_ms=now_ms, changed_ms=now_ms)
+    id = plan.record.id
+    record = RebalanceRecord(plan.nodes, asked_ms=now_ms, changed_ms=now_ms, bucket=id)
     current, version = await client.directory.read_rebalance(name)
-    if current is not None and current.is_open:
+    if current is not None and current.is_open and current.is_of(id):
         raise _runs(name)
     if not await client.directory.replace_rebalance(name, record, version):
         raise _runs(name)
@@ -73,11 +74,12 @@ async def begin_rebalance(client: "Client", name: str, nodes: Iterable[int] = ()
 
 
 async def stop_rebalance(client: "Client", name: str) -> RebalanceRecord:
-    """Moves that are under way are finished, or undone; others do not begin.  Raises UsageError if
-    there is nothing to stop."""
+    """Moves that are under way are finished, or undone; others do not begin.  Raises UnknownBucket,
+    UsageError if there is nothing to stop."""
+    id = (await read_record(client, name)).id
     while True:
         current, version = await client.directory.read_rebalance(name)
-        if current is None or not current.is_open:
+        if current is None or not current.is_open or not current.is_of(id):
             raise UsageError(f"no rebalance of bucket {name!r} runs")
         state = RebalanceState.STOPPED
         stopped = msgspec.structs.replace(current, state=state, changed_ms=_now_ms())
@@ -165,7 +167,7 @@ async def fail_over(
     until_s = asyncio.get_running_loop().time() + timeout_ms / 1000
     asked = msgspec.structs.replace(request, is_forced=is_forced)
     current, version = await client.directory.read_failover(name)
-    is_busy = current is not None and current.is_open
+    is_busy = current is not None and current.is_open and current.is_of(request.bucket)
     if is_busy or not await client.directory.replace_failover(name, asked, version):
         raise OperationRuns(
             f"another failover of bucket {name!r} is being carried out: wait for it"

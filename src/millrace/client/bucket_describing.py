@@ -108,10 +108,10 @@ async def describe_bucket(
     view = await client.directory.view()
     hosts = [node.id for node in view.nodes if Role.DOCUMENTS in node.roles]
     asked = [node for node in hosts if node in view.live]
-    hosted, (rebalance, _), (failover, _) = await asyncio.gather(
+    hosted, rebalance, failover = await asyncio.gather(
         client.runner.run(describe(asked, record.id, chosen), timeout_ms),
-        client.directory.read_rebalance(name),
-        client.directory.read_failover(name),
+        client.directory.last_rebalance(record),
+        client.directory.last_failover(record),
     )
     seen = by_partition(hosted)
     standings = tuple(

@@ -270,6 +270,11 @@ class ClusterDirectory:
         if entry.version:
             await self.repository.delete(key, ANY_VERSION)
 
+    async def _remove_at(self, key: str, version: int) -> None:
+        """Unless somebody has changed it."""
+        with contextlib.suppress(Conflict, MetadataOutcomeUnknown):
+            await self.repository.delete(key, version)
+
     # -- Buckets ------------------------------------------------------------------------------
 
     async def next_bucket_id(self) -> int:
@@ -303,14 +308,23 @@ class ClusterDirectory:
         return self._buckets.listed(entries)
 
     async def remove_bucket(self, name: str) -> None:
-        """The nodes are told by the keeper to drop what they hold of it."""
+        """The nodes are told by the keeper to drop what they hold of it.  What was wanted of it
+        goes with it, unless it was changed meanwhile: it may be wanted of the next of its name."""
+        wanted = (keys.REBALANCES.key(name), keys.FAILOVERS.key(name))
+        wishes = [await self.repository.get(key) for key in wanted]
         await self._remove(keys.BUCKETS.key(name))
-        await self._remove(keys.REBALANCES.key(name))
-        await self._remove(keys.FAILOVERS.key(name))
+        for wish in wishes:
+            if wish.version:
+                await self._remove_at(wish.key, wish.version)
 
     async def read_rebalance(self, bucket: str) -> tuple[RebalanceRecord | None, int]:
         entry = await self.repository.get(keys.REBALANCES.key(bucket))
         return keys.REBALANCES.find(entry), entry.version
+
+    async def last_rebalance(self, bucket: BucketRecord) -> RebalanceRecord | None:
+        """Of this bucket, not of one that had its name."""
+        record, _ = await self.read_rebalance(bucket.name)
+        return record if record is not None and record.is_of(bucket.id) else None
 
     async def rebalances(self) -> dict[str, tuple[RebalanceRecord, int]]:
         """By bucket, with the versions to replace them at.  Keeps I3: an unreadable one is none."""
@@ -336,6 +350,11 @@ class ClusterDirectory:
     async def read_failover(self, bucket: str) -> tuple[FailoverRequest | None, int]:
         entry = await self.repository.get(keys.FAILOVERS.key(bucket))
         return keys.FAILOVERS.find(entry), entry.version
+
+    async def last_failover(self, bucket: BucketRecord) -> FailoverRequest | None:
+        """As `last_rebalance`."""
+        request, _ = await self.read_failover(bucket.name)
+        return request if request is not None and request.is_of(bucket.id) else None
 
     async def failovers(self) -> dict[str, tuple[FailoverRequest, int]]:
         """As `rebalances`."""
@@ -383,8 +402,7 @@ class ClusterDirectory:
 
     async def remove_publication(self, app: str, expected: int) -> None:
         """Unless somebody has changed it."""
-        with contextlib.suppress(Conflict, MetadataOutcomeUnknown):
-            await self.repository.delete(keys.PUBLICATIONS.key(app_key(app)), expected)
+        await self._remove_at(keys.PUBLICATIONS.key(app_key(app)), expected)
 
     # -- Trim points --------------------------------------------------------------------------
 

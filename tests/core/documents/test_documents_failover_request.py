@@ -66,6 +66,14 @@ def test_a_bucket_made_anew_with_fewer_partitions_is_left_alone() -> None:
     assert judge(request, bucket(BEFORE), {}, 1).state is FailoverState.DONE
 
 
+def test_the_next_bucket_of_the_name_is_left_alone() -> None:
+    """Until the keeper has looked at it no seat of it has a master."""
+    next = msgspec.structs.replace(bucket(FENCED), id=2)
+    assert left_of(asked(is_forced=True), next) == []
+    of_any = msgspec.structs.replace(asked(), bucket=0)
+    assert left_of(of_any, next) == [P0]
+
+
 @pytest.mark.parametrize(
     ("seat", "without", "state", "words"),
     [

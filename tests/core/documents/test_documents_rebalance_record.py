@@ -198,6 +198,12 @@ RUNNING = RebalanceRecord((A, B, C), RebalanceState.RUNNING, (wanted(C, B),), 1)
             "another bucket",
             id="another bucket",
         ),
+        pytest.param(
+            msgspec.structs.replace(RUNNING, bucket=2),
+            THREE,
+            "another bucket",
+            id="another bucket of as many partitions",
+        ),
     ],
 )
 def test_a_rebalance_fails_and_says_why(

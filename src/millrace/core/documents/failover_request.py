@@ -5,7 +5,8 @@ masters, and whoever asked may go away meanwhile.  A seat that was asked about i
 failover id that it had then: once it has a master with another id the wish is fulfilled, and
 nothing is done twice, also by a keeper that takes over in between.
 
-  I1  A seat is fenced for a wish only while it has the id that was asked about.
+  I1  A seat is fenced for a wish only while it has the id that was asked about, and only of the
+      bucket that was asked about: the next of its name is another one.
   I2  A wish ends: when every seat has a master of another id, or after GIVE_UP_MS.
 """
 
@@ -48,10 +49,16 @@ class FailoverRequest(msgspec.Struct, frozen=True):
     asked_ms: int = 0
     begun_ms: int = 0  # By the keeper's clock.
     changed_ms: int = 0
+    bucket: int = 0  # Its id; 0: whichever has the name.
 
     @property
     def is_open(self) -> bool:
         return self.state is FailoverState.ASKED
+
+    def is_of(self, bucket: int) -> bool:
+        """As that of a `RebalanceRecord`.  Seats do not tell it: one without a master has the id
+        of nobody."""
+        return self.bucket in (0, bucket)
 
     @property
     def partitions(self) -> tuple[PartitionId, ...]:
@@ -66,11 +73,15 @@ def ask_for(
     now_ms: int,
 ) -> FailoverRequest:
     asked = tuple(AskedSeat(number, bucket.seat(number).id) for number in sorted(partitions))
-    return FailoverRequest(asked, without, is_forced, asked_ms=now_ms, changed_ms=now_ms)
+    return FailoverRequest(
+        asked, without, is_forced, asked_ms=now_ms, changed_ms=now_ms, bucket=bucket.id
+    )
 
 
 def left_of(request: FailoverRequest, bucket: BucketRecord) -> list[PartitionId]:
     """Those without a master, or whose master is the one that was asked about.  Keeps I1."""
+    if not request.is_of(bucket.id):
+        return []
     return [
         each.partition
         for each in request.asked

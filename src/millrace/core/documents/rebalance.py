@@ -46,10 +46,16 @@ class RebalanceRecord(msgspec.Struct, frozen=True):
     detail: str = ""  # Why it failed, for people.
     asked_ms: int = 0
     changed_ms: int = 0
+    bucket: int = 0  # Its id; 0: whichever has the name.
 
     @property
     def is_open(self) -> bool:
         return self.state in (RebalanceState.ASKED, RebalanceState.RUNNING)
+
+    def is_of(self, bucket: int) -> bool:
+        """One that was asked for while its bucket was deleted stays behind, under a name that may
+        be given again."""
+        return self.bucket in (0, bucket)
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -197,7 +203,7 @@ def _trouble(record: RebalanceRecord, bucket: BucketRecord, usable: Collection[N
     if missing or not record.nodes:
         named = ", ".join(map(str, missing)) or "(none)"
         return f"nodes {named} do not live, or take no copies: repair them, or leave them out"
-    if len(record.wanted) != len(bucket.seats):
+    if not record.is_of(bucket.id) or len(record.wanted) != len(bucket.seats):
         return "it was planned for another bucket of this name"
     if record.failures > FAILURES_MAX:
         return f"{record.failures} moves were undone, the last one because {record.detail}"

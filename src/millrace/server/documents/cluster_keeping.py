@@ -16,7 +16,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final, TypeVar
 
@@ -144,25 +144,27 @@ class ClusterKeeping:
         records = await self._directory.buckets()
         for gone in self._watched.keys() - {record.id for record in records}:
             del self._watched[gone]
-        wishes = await self._open_wishes() if records else {}
+        wishes = await self._open_wishes(records) if records else {}
         looks = [
-            self._look_after(record, around, wishes.get(record.name, NO_WISHES))
+            self._look_after(record, around, wishes.get(record.id, NO_WISHES))
             for record in records
-            if record.name in wishes or not self._is_calm(record, around)
+            if record.id in wishes or not self._is_calm(record, around)
         ]
         await asyncio.gather(*looks)
 
-    async def _open_wishes(self) -> dict[str, _Wishes]:
-        """By bucket.  They are read after the buckets: a wish for one that was deleted is none for
-        the next of its name."""
-        wishes: dict[str, _Wishes] = {}
+    async def _open_wishes(self, records: Iterable[BucketRecord]) -> dict[int, _Wishes]:
+        """By bucket id.  A wish for a bucket that was deleted is none for the next of its name."""
+        ids = {record.name: record.id for record in records}
+        wishes: dict[int, _Wishes] = {}
         for name, (rebalance, version) in (await self._directory.rebalances()).items():
-            if rebalance.is_open:
-                wishes[name] = _Wishes(rebalance, rebalance_version=version)
+            id = ids.get(name)
+            if id is not None and rebalance.is_open and rebalance.is_of(id):
+                wishes[id] = _Wishes(rebalance, rebalance_version=version)
         for name, (failover, version) in (await self._directory.failovers()).items():
-            if failover.is_open:
-                wishes[name] = replace(
-                    wishes.get(name, NO_WISHES), failover=failover, failover_version=version
+            id = ids.get(name)
+            if id is not None and failover.is_open and failover.is_of(id):
+                wishes[id] = replace(
+                    wishes.get(id, NO_WISHES), failover=failover, failover_version=version
                 )
         return wishes
 
@@ -291,31 +293,31 @@ class ClusterKeeping:
     def _begin(self, record: BucketRecord, watched: _Watched, moves: list[Move]) -> None:
         for each in moves:
             watched.moves[each.partition] = each  # Keeps I1.
-            task = asyncio.create_task(self._move(record.name, watched, each))
+            task = asyncio.create_task(self._move(record, watched, each))
             self._tasks.add(task)
             task.add_done_callback(partial(self._move_ended, watched, each))
 
-    async def _move(self, name: str, watched: _Watched, plan: Move) -> None:
-        result = await self._runner.run(move(name, plan), MOVE_TIMEOUT_MS)
+    async def _move(self, bucket: BucketRecord, watched: _Watched, plan: Move) -> None:
+        result = await self._runner.run(move(bucket.name, plan), MOVE_TIMEOUT_MS)
         if isinstance(result, Moved):
             self.moves_done += 1
             watched.resting_until_s.pop(plan.partition, None)
             return
         self.moves_undone += 1
         fields = {"partition": plan.partition, "reason": result.reason.value}
-        _log("partition.not_moved", bucket=name, **fields, detail=result.detail)
+        _log("partition.not_moved", bucket=bucket.name, **fields, detail=result.detail)
         if result.reason is not NotMovedReason.OUTDATED:  # Else the plan was old, not hopeless.
             now_s = asyncio.get_running_loop().time()
             watched.resting_until_s[plan.partition] = now_s + REST_S
-            await self._count_failure(name, result)
+            await self._count_failure(bucket, result)
 
-    async def _count_failure(self, name: str, why: NotMoved) -> None:
+    async def _count_failure(self, bucket: BucketRecord, why: NotMoved) -> None:
         while True:
-            record, version = await self._directory.read_rebalance(name)
-            if record is None or not record.is_open:
+            record, version = await self._directory.read_rebalance(bucket.name)
+            if record is None or not record.is_open or not record.is_of(bucket.id):
                 return
             counted = undone_once(record, why.detail, _now_ms())
-            if await self._directory.replace_rebalance(name, counted, version):
+            if await self._directory.replace_rebalance(bucket.name, counted, version):
                 return
 
     def _move_ended(self, watched: _Watched, plan: Move, task: asyncio.Task[None]) -> None:
