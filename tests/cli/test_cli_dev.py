@@ -9,11 +9,13 @@ import pytest
 from millrace.cli import dev
 from millrace.errors import Unavailable
 from millrace.local import LocalCluster
+from millrace.local.cluster import free_ports
 from millrace.local.lock import locked
 from tests.cli.commands import Command, start_process
 
 LINE_CHARS_MAX = 300
 UP_TIMEOUT_S = 60.0
+ALL_USUAL_PORTS = 202  # And the one before them.
 SOON_S = 10.0  # A third of what a node may take to start.
 
 
@@ -118,6 +120,23 @@ def test_another_cluster_says_which_ports_it_takes(
         first, second = up.out.strip().split(",")
         assert "somebody has the usual ports" in up.err
         assert f"node 1 on {first}, node 2 on {second}" in up.err
+    finally:
+        LocalCluster.open(Path(".millrace/dev").absolute()).destroy()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_whoever_has_the_port_before_the_usual_ones_is_in_nobodys_way(
+    alone: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """7700 is the usual port of other programs."""
+    before, first, *_ = free_ports(ALL_USUAL_PORTS)
+    monkeypatch.setattr(dev, "FIRST_PORT", first)
+    with socket.create_server(("127.0.0.1", before)):
+        up = alone("dev", "up", "--nodes", "1")
+    try:
+        assert up.code == 0, up.err
+        assert up.out.strip() == f"127.0.0.1:{first}"
+        assert "somebody has" not in up.err
     finally:
         LocalCluster.open(Path(".millrace/dev").absolute()).destroy()
 

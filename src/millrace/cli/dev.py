@@ -246,11 +246,12 @@ def _make(
 
 @contextmanager
 def _usual_ports() -> Iterator[int | None]:
-    """The first of them, for whoever has the port before it: two that found them free at once
-    would start nodes on the same ones."""
-    with socket.socket() as turn:
+    """The first of them, for whoever's turn it is: two that found them free at once would start
+    nodes on the same ones.  The turn is a name that belongs to this machine as its ports do, for
+    all its users, and is free again when the process ends."""
+    with socket.socket(socket.AF_UNIX) as turn:
         try:
-            turn.bind(("127.0.0.1", FIRST_PORT - 1))
+            turn.bind(f"\0millrace-dev-{FIRST_PORT}")
         except OSError:
             yield None
         else:
