@@ -371,7 +371,7 @@ class Partition:
 
     def undo_documents(self, documents: Sequence[Document], missing: Sequence[bytes]) -> None:
         """Takes the master's versions with their seqs, and forgets what the master does not have.
-        Doing so twice does nothing more."""
+        Doing so twice does nothing more.  All in one step, which `finish_undo` ends and tells."""
         assert self.undo is not None, "an undo begins with its intent"
         self._flushing.is_undoing = True
         # The disk forgets the keys first: other documents may stand at their seqs there.
