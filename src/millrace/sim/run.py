@@ -76,6 +76,7 @@ REQUIRED_COUNTERS = (
     "trouble.straggler_left",
     "recovery.short_block",
     "rebuild.short_mended",
+    "rebuild.renewed",
     "status.refilled",
     "status.rebuilt",
     "status.emptied",
