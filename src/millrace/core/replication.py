@@ -169,6 +169,11 @@ def _shortfalls(
             yield scope, factor, found
 
 
+def has_vote(status: AuthoritativeStatus) -> bool:
+    """Whether the node answers, or is waited for."""
+    return status in _WITH_VOTE
+
+
 def authority(
     replication: Replication,
     nodeset: Collection[NodeId],
@@ -184,7 +189,7 @@ def authority(
         for node in nodeset
         if (status := statuses.get(node, usual)) is not AuthoritativeStatus.AUTHORITATIVE_EMPTY
     }
-    voters = {node for node, status in present.items() if status in _WITH_VOTE}
+    voters = {node for node, status in present.items() if has_vote(status)}
     heard = voters.intersection(votes)
     has_proof = bool(heard) or not present  # Keeps I4.
     has_majority = has_proof and not can_replicate(replication, present.keys() - heard, locations)

@@ -1,6 +1,11 @@
 """A reader goes from epoch to epoch: other nodesets, bridges, epochs nobody knows of yet."""
 
+from collections.abc import Collection
+
+import pytest
+
 from millrace.core.epochs import EpochRange
+from millrace.core.messages import Started
 from millrace.core.procedure import Failure, FailureKind
 from millrace.core.reading import effects as e
 from millrace.core.reading.stream import SequencedReadStream
@@ -10,6 +15,9 @@ from tests.core.reading.read_cluster import LOG, STREAM, Cluster, at, block, nod
 from tests.core.reading.reading_samples import SETTINGS
 
 TWO, FOUR = NodeId(2), NodeId(4)
+EMPTY, LOST = AuthoritativeStatus.AUTHORITATIVE_EMPTY, AuthoritativeStatus.UNDERREPLICATION
+UNAVAILABLE = AuthoritativeStatus.UNAVAILABLE
+FULLY = AuthoritativeStatus.FULLY_AUTHORITATIVE
 
 
 def of(first: int, last: int, *nodeset: int, copies: int = 2) -> EpochRange:
@@ -84,7 +92,7 @@ def test_what_is_missing_at_the_begin_of_an_epoch_is_a_loss() -> None:
 
 def test_a_node_that_joins_and_is_not_authoritative_is_listed() -> None:
     cluster = two_epochs()
-    cluster.statuses = {FOUR: AuthoritativeStatus.UNAVAILABLE}
+    cluster.statuses = {FOUR: UNAVAILABLE}
     cluster.kill(4)
     cluster.open()
     cluster.run(1_000)
@@ -128,7 +136,7 @@ def test_an_epoch_that_is_not_known_yet_is_asked_for_again() -> None:
 
 def test_who_waits_where_nobody_is_left_asks_more_and_more_rarely() -> None:
     known = one_range([1, 2], 2, last=3)
-    gone = dict.fromkeys(nodes(1, 2), AuthoritativeStatus.AUTHORITATIVE_EMPTY)
+    gone = dict.fromkeys(nodes(1, 2), EMPTY)
     stream = at_unknown_epoch()
     stream.epochs_known(known, Epoch(0), {}, gone, 0)
     for node in gone:
@@ -144,18 +152,46 @@ def test_who_waits_where_nobody_is_left_asks_more_and_more_rarely() -> None:
     assert asked_ms == [1_000, 3_000, 7_000, 15_000, 31_000, 61_000]
 
 
-def test_who_waits_where_somebody_is_left_does_not_ask() -> None:
-    """It may be away for now."""
-    gone = {NodeId(1): AuthoritativeStatus.AUTHORITATIVE_EMPTY}
-    stream = at_unknown_epoch()
-    stream.epochs_known(one_range([1, 2], 2, last=3), Epoch(0), {}, gone, 0)
-    for node in nodes(1, 2):
-        stream.lost(node, 0)
+def is_asked_in_a_minute(stream: SequencedReadStream, away: Collection[int]) -> bool:
     for now_ms in range(0, 70_000, 500):
         for effect in stream.timer_fired(now_ms):
-            assert not isinstance(effect, e.NeedEpochs)
-            if isinstance(effect, e.StartSender):
+            if isinstance(effect, e.NeedEpochs):
+                return True
+            if isinstance(effect, e.StartSender) and effect.node in away:
                 stream.lost(effect.node, now_ms)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        pytest.param(EMPTY, EMPTY, True, id="both are empty"),
+        pytest.param(EMPTY, LOST, True, id="one is empty, one lost its disk"),
+        pytest.param(LOST, LOST, True, id="both lost their disks"),
+        pytest.param(EMPTY, UNAVAILABLE, False, id="one may come back"),
+        pytest.param(EMPTY, FULLY, False, id="one is away for now"),
+    ],
+)
+def test_who_waits_asks_when_nobody_is_left_to_be_waited_for(
+    one: AuthoritativeStatus, other: AuthoritativeStatus, expected: bool
+) -> None:
+    stream = at_unknown_epoch()
+    statuses = {NodeId(1): one, NodeId(2): other}
+    stream.epochs_known(one_range([1, 2], 2, last=3), Epoch(0), {}, statuses, 0)
+    for node in statuses:
+        stream.lost(node, 0)
+    assert is_asked_in_a_minute(stream, away=statuses) is expected
+
+
+def test_who_reads_from_a_node_that_lost_its_disk_does_not_ask() -> None:
+    """It hears what is released, and says so."""
+    stream = at_unknown_epoch()
+    lost = dict.fromkeys(nodes(1, 2), LOST)
+    stream.epochs_known(one_range([1, 2], 2, last=3), Epoch(0), {}, lost, 0)
+    stream.lost(NodeId(1), 0)
+    version = stream.read_set.senders[TWO].version
+    stream.arrived(TWO, Started(STREAM, version, at(1, epoch=3), is_incomplete=True), 0)
+    assert not is_asked_in_a_minute(stream, away=[1])
 
 
 def test_a_repository_that_does_not_answer_is_asked_again() -> None:
@@ -187,7 +223,7 @@ def test_nothing_is_delivered_of_an_epoch_whose_nodes_are_not_known() -> None:
 
 
 def test_epochs_whose_nodes_are_all_gone_are_lost() -> None:
-    gone = dict.fromkeys(nodes(1, 2, 3), AuthoritativeStatus.UNDERREPLICATION)
+    gone = dict.fromkeys(nodes(1, 2, 3), LOST)
     cluster = two_epochs()
     cluster.ranges = (of(1, 1, 1, 2, 3), of(2, 2, 4, 5))
     cluster.nodes |= Cluster((of(1, 1, 5),), at(1)).nodes

@@ -11,8 +11,12 @@ from millrace.types import LSN_MAX, AuthoritativeStatus, Epoch, Lsn, NodeId
 from tests.core.reading.read_cluster import LOG, Cluster, at, block, nodes, one_range
 from tests.core.reading.reading_samples import SETTINGS
 
-EMPTY = AuthoritativeStatus.AUTHORITATIVE_EMPTY
+EMPTY, LOST = AuthoritativeStatus.AUTHORITATIVE_EMPTY, AuthoritativeStatus.UNDERREPLICATION
 WIDE = one_range([1, 2, 3, 4], 2)
+
+
+def of(epoch: int, *nodeset: int) -> EpochRange:
+    return EpochRange(Epoch(epoch), Epoch(epoch), nodes(*nodeset), Replication.of(2))
 
 
 def test_a_reader_finds_what_all_nodes_it_knew_have_given_away() -> None:
@@ -34,14 +38,24 @@ def test_a_reader_finds_what_all_nodes_it_knew_have_given_away() -> None:
     assert cluster.is_finished
 
 
-def test_a_reader_finds_where_a_log_went_on_when_nobody_it_knew_is_left() -> None:
-    """The nodes are emptied and gone before the log moves, so that no status tells of the move."""
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param(EMPTY, EMPTY, id="both were emptied"),
+        pytest.param(EMPTY, LOST, id="one lost its disk"),
+        pytest.param(LOST, LOST, id="both lost their disks"),
+    ],
+)
+def test_a_reader_finds_where_a_log_went_on_when_nobody_it_knew_is_left(
+    one: AuthoritativeStatus, other: AuthoritativeStatus
+) -> None:
+    """The nodes are gone before the log moves, so that no status tells of the move."""
     here = one_range([1, 2], 2)
-    moved = (*here, EpochRange(Epoch(2), Epoch(2), nodes(3, 4), Replication.of(2)))
+    moved = (*here, of(2, 3, 4))
     cluster = Cluster(moved, at(1), at(3, epoch=2), SETTINGS)
     cluster.ranges = here
     cluster.kill(1, 2)
-    cluster.set_statuses({NodeId(1): EMPTY, NodeId(2): EMPTY})
+    cluster.set_statuses({NodeId(1): one, NodeId(2): other})
     cluster.open()
     cluster.run(10_000)
     assert cluster.shown() == []

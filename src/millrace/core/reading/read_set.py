@@ -14,7 +14,7 @@ import msgspec
 from millrace.core.epochs import EpochRange, range_of
 from millrace.core.reading.senders import Sender
 from millrace.core.reading.settings import SequencedReadSettings
-from millrace.core.replication import Authority, Locations, authority
+from millrace.core.replication import Authority, Locations, authority, has_vote
 from millrace.lsn import epoch_of, first_of
 from millrace.types import AuthoritativeStatus, Epoch, Lsn, NodeId
 
@@ -92,9 +92,11 @@ class ReadSet:
 
     @property
     def is_deserted(self) -> bool:
-        """Nobody of these epochs is left to tell what follows them."""
-        empty = AuthoritativeStatus.AUTHORITATIVE_EMPTY
-        return all(self.status_of(sender) is empty for sender in self.senders.values())
+        """Nobody of these epochs is left to tell what follows them, or to be waited for."""
+        return not any(
+            sender.is_reading or has_vote(self.status_of(sender))
+            for sender in self.senders.values()
+        )
 
     # -- Statuses -----------------------------------------------------------------------------
 

@@ -248,7 +248,7 @@ class SequencedReadStream:
             if sender.due_ms is not None and now_ms >= sender.due_ms:
                 effects += self._sender_due(sender, now_ms)
         self.giving_up.timer_fired(self.read_set, self._voices(), now_ms)
-        if self.epochs_need.timer_fired(now_ms):
+        if self.epochs_need.timer_fired(now_ms) and self.read_set.is_deserted:
             effects += self.epochs_need.ask(epoch_of(self.next_lsn))
         self.roster.end_stall(self.progress, self.next_lsn, now_ms)
         return effects + self._go_on(now_ms)
