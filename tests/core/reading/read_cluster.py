@@ -192,6 +192,7 @@ class Cluster:
         self.ranges = ranges
         self.nodes = {n: Node(n) for each in ranges for n in each.nodeset}
         self.statuses: Statuses = dict(statuses or {})
+        self.epochs_ms = 1  # How long it takes to find out where they lie.
         self.stream = SequencedReadStream(LOG, STREAM, first, end, settings)
         self.now_ms = 0
         self.next_lsn = first
@@ -312,7 +313,7 @@ class Cluster:
                 case e.SetTimer(ms):
                     self._timer_ms = self.now_ms + ms
                 case e.NeedEpochs():
-                    self._later(1, self._answer_epochs)
+                    self._later(self.epochs_ms, self._find_epochs())
                 case e.HealthChanged(is_healthy):
                     self.health.append(is_healthy)
                 case e.Finish() | e.Fail():
@@ -338,11 +339,15 @@ class Cluster:
     def _took(self, size_bytes: int) -> None:
         self.perform(self.stream.took(size_bytes, self.now_ms))
 
-    def _answer_epochs(self) -> None:
+    def _find_epochs(self) -> Callable[[], None]:
+        """As they are now, however late the answer is."""
         released = Epoch(max(node.released for node in self.nodes.values()) >> 32)
-        self.perform(
-            self.stream.epochs_known(self.ranges, released, {}, self.statuses, self.now_ms)
-        )
+        ranges, statuses = self.ranges, dict(self.statuses)
+
+        def answer() -> None:
+            self.perform(self.stream.epochs_known(ranges, released, {}, statuses, self.now_ms))
+
+        return answer
 
     def _start(self, number: NodeId, start: Start, session: int) -> None:
         node = self.nodes[number]

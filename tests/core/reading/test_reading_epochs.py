@@ -109,6 +109,9 @@ def test_who_left_the_nodeset_is_not_waited_for() -> None:
     assert cluster.stream.lists.listed == set()
 
 
+ASKED = e.NeedEpochs(Epoch(3))
+
+
 def at_unknown_epoch() -> SequencedReadStream:
     """The stream begins in epoch 3, of which nobody has told yet."""
     stream = SequencedReadStream(LOG, STREAM, at(1, epoch=3), LSN_MAX, SETTINGS)
@@ -210,9 +213,9 @@ def test_the_newest_nodeset_holds_up_to_what_was_released() -> None:
 def test_nothing_is_delivered_of_an_epoch_whose_nodes_are_not_known() -> None:
     cluster = two_epochs()
     ranges, cluster.ranges = cluster.ranges, cluster.ranges[:1]
-    cluster.open()
     for node in cluster.nodes.values():
         node.released = at(4)  # So that what is released says nothing of the second epoch.
+    cluster.open()
     cluster.run(500)
     assert cluster.shown() == ALL[:4]
     assert cluster.stream.explain()["waits_for"] == "epochs"
@@ -237,3 +240,66 @@ def test_epochs_whose_nodes_are_all_gone_are_lost() -> None:
     cluster.open()
     cluster.run(5_000)
     assert cluster.shown() == ["dataloss 1..4294967295", "bridge 0..0", "1..1", "2..2", "3..3"]
+
+
+def test_who_asks_rarely_asks_at_once_when_another_node_is_emptied() -> None:
+    stream = at_unknown_epoch()
+    statuses = {NodeId(1): EMPTY, TWO: LOST}
+    known = one_range([1, 2], 2, last=3)
+    stream.epochs_known(known, Epoch(0), {}, statuses, 0)
+    for node in statuses:
+        stream.lost(node, 0)
+    assert ASKED in stream.statuses_changed({NodeId(1): EMPTY, TWO: EMPTY}, 500)
+
+
+def test_statuses_that_were_heard_while_the_epochs_were_found_are_newer_than_theirs() -> None:
+    stream = at_unknown_epoch()
+    stream.statuses_changed({TWO: LOST}, 0)
+    stream.epochs_known(one_range([1, 2], 2, last=3), Epoch(0), {}, {TWO: UNAVAILABLE}, 0)
+    assert stream.read_set.not_authoritative == [TWO]
+    assert stream.read_set.status_of(stream.read_set.senders[TWO]) is LOST
+    stream.statuses_changed({}, 0)
+    assert stream.read_set.not_authoritative == []
+
+
+def test_nodesets_told_before_a_node_of_theirs_was_emptied_are_asked_for_again() -> None:
+    """Its copies may lie on nodes that they have gained meanwhile."""
+    stream = at_unknown_epoch()
+    stream.statuses_changed({TWO: EMPTY}, 0)
+    assert stream.epochs_known(one_range([1, 2], 2, last=3), Epoch(0), {}, {}, 0) == [ASKED]
+    effects = stream.epochs_known(one_range([1, 2, 4], 2, last=3), Epoch(0), {}, {TWO: EMPTY}, 0)
+    assert [effect.node for effect in effects if isinstance(effect, e.StartSender)] == [1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("emptied", "told"),
+    [
+        pytest.param(TWO, {TWO: EMPTY}, id="it was emptied before they were told"),
+        pytest.param(FOUR, {}, id="they do not have it"),
+    ],
+)
+def test_others_are_relied_on(emptied: NodeId, told: dict[NodeId, AuthoritativeStatus]) -> None:
+    stream = at_unknown_epoch()
+    stream.statuses_changed({emptied: EMPTY}, 0)
+    effects = stream.epochs_known(one_range([1, 2], 2, last=3), Epoch(0), {}, told, 0)
+    assert ASKED not in effects
+    assert [effect.node for effect in effects if isinstance(effect, e.StartSender)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("emptied", "expected"),
+    [
+        pytest.param(1, False, id="of epochs that were read"),
+        pytest.param(2, True, id="of the epoch that is read"),
+        pytest.param(3, True, id="of a later one"),
+        pytest.param(4, False, id="of none"),
+    ],
+)
+def test_whose_emptying_makes_a_reader_ask_where_the_epochs_lie(
+    emptied: int, expected: bool
+) -> None:
+    stream = at_unknown_epoch()
+    known = of(1, 2, 1, 5), of(3, 3, 2, 5), of(4, 4, 3, 5)
+    stream.epochs_known(known, Epoch(0), {}, {}, 0)
+    assert (ASKED in stream.statuses_changed({NodeId(emptied): EMPTY}, 0)) is expected
+    assert ASKED not in stream.statuses_changed({NodeId(emptied): EMPTY}, 0)

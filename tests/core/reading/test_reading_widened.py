@@ -7,7 +7,7 @@ from millrace.core.messages import Blocks
 from millrace.core.reading.senders import Sender
 from millrace.core.reading.validation import Misbehaviour, Rules
 from millrace.core.replication import Replication
-from millrace.types import LSN_MAX, AuthoritativeStatus, Epoch, Lsn, NodeId
+from millrace.types import LSN_MAX, AuthoritativeStatus, EntryKind, Epoch, Lsn, NodeId
 from tests.core.reading.read_cluster import LOG, Cluster, at, block, nodes, one_range
 from tests.core.reading.reading_samples import SETTINGS
 
@@ -35,6 +35,50 @@ def test_a_reader_finds_what_all_nodes_it_knew_have_given_away() -> None:
     cluster.set_statuses({NodeId(1): EMPTY, NodeId(2): EMPTY})
     cluster.run(10_000)
     assert cluster.shown() == [f"{offset}..{offset}" for offset in range(1, 11)]
+    assert cluster.is_finished
+
+
+@pytest.mark.parametrize("dead", [(1, 2), ()], ids=["they are off", "they still run"])
+@pytest.mark.parametrize("later", [(of(3, 3, 4),), ()], ids=["a later epoch", "no later epoch"])
+def test_a_reader_finds_what_nodes_of_a_later_epoch_have_given_away(
+    later: tuple[EpochRange, ...], dead: tuple[int, ...]
+) -> None:
+    """They are emptied while it reads from others, and shows no interest in them."""
+    wide = (of(1, 5, 6), of(2, 1, 2, 3, 4), *later)
+    cluster = Cluster(wide, at(1), at(3, epoch=2), SETTINGS)
+    cluster.ranges = (of(1, 5, 6), of(2, 1, 2), *later)
+    cluster.store(block(at(1)), [5, 6])
+    cluster.store(block(at(2), 1, EntryKind.BRIDGE), [5, 6])
+    for offset in (1, 2):
+        cluster.store(block(at(offset, epoch=2)), [3, 4])
+    cluster.release(at(1), 5, 6)
+    cluster.open()
+    cluster.run(1_000)
+    cluster.kill(*dead)
+    cluster.ranges = wide
+    cluster.set_statuses({NodeId(1): EMPTY, NodeId(2): EMPTY})
+    cluster.run(1_000)
+    assert cluster.rewinds == {}
+    cluster.release(at(1, epoch=3) if later else at(2, epoch=2))
+    cluster.run(10_000)
+    assert cluster.shown() == ["1..1", "bridge 2..0", "1..1", "2..2"]
+    assert cluster.is_finished
+
+
+def test_or_have_given_away_while_it_asked_who_has_it() -> None:
+    """The answer, which comes late, is from before."""
+    cluster = Cluster(WIDE, at(1), at(3), SETTINGS)
+    cluster.ranges = one_range([1, 2], 2)
+    cluster.epochs_ms = 1_000
+    for offset in (1, 2):
+        cluster.store(block(at(offset)), [3, 4])
+    cluster.release(at(2))
+    cluster.open()
+    cluster.run(500)
+    cluster.ranges = WIDE
+    cluster.set_statuses({NodeId(1): EMPTY, NodeId(2): EMPTY})
+    cluster.run(10_000)
+    assert cluster.shown() == ["1..1", "2..2"]
     assert cluster.is_finished
 
 

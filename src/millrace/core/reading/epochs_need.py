@@ -10,6 +10,7 @@ class EpochsNeed:
 
     def __init__(self, settings: SequencedReadSettings) -> None:
         self.due_ms: int | None = None  # When it is time to ask again.
+        self.is_overtaken = False  # Statuses were heard while the question was under way.
         self._settings = settings
         self._is_asked = False
         self._pause_ms = settings.epochs_retry_ms_min
@@ -18,7 +19,17 @@ class EpochsNeed:
         if self._is_asked or self.due_ms is not None:
             return []
         self._is_asked = True
+        self.is_overtaken = False
         return [NeedEpochs(epoch)]
+
+    def ask_again(self, epoch: Epoch) -> list[NeedEpochs]:
+        """At once: the answer is older than what was heard meanwhile."""
+        self._is_asked = False
+        return self.ask(epoch)
+
+    def heard_statuses(self) -> None:
+        """They came by themselves."""
+        self.is_overtaken = self._is_asked
 
     def answered(self, is_news: bool) -> None:
         """It is known where the next blocks lie."""
@@ -37,6 +48,10 @@ class EpochsNeed:
         """What is known will not do for long."""
         if not self._is_asked and self.due_ms is None:
             self.not_answered(now_ms)
+
+    def hasten(self) -> None:
+        """There is news, so the next question need not wait."""
+        self.due_ms = None
 
     def timer_fired(self, now_ms: int) -> bool:
         """Whether it is time to ask again."""

@@ -5,6 +5,8 @@ I1  Every node of the nodeset is a sender, those that are down too: it may come 
 I2  What is believed of a node is what it says itself; what the cluster says of it counts while
     it says nothing.
 I3  Nothing is read of epochs whose nodeset is not known.
+I4  No nodeset is relied on that was read before one of its nodes was emptied, be it of a later
+    epoch: the copies may lie on nodes that it has gained since (I1 of `epochs.py`).
 """
 
 from collections.abc import Collection, Mapping
@@ -20,6 +22,14 @@ from millrace.types import AuthoritativeStatus, Epoch, Lsn, NodeId
 
 Statuses = Mapping[NodeId, AuthoritativeStatus]
 _USUAL = AuthoritativeStatus.FULLY_AUTHORITATIVE
+
+
+def emptied_between(before: Statuses, after: Statuses) -> frozenset[NodeId]:
+    """Whose data was copied elsewhere meanwhile."""
+    empty = AuthoritativeStatus.AUTHORITATIVE_EMPTY
+    return frozenset(
+        node for node, status in after.items() if status is empty and before.get(node) is not empty
+    )
 
 
 class ReadSet:
@@ -72,8 +82,22 @@ class ReadSet:
         """Whether it is known where the blocks of this position's epoch lie."""
         return range_of(self._ranges, epoch_of(lsn)) is not None
 
+    def is_outdated(self, ranges: tuple[EpochRange, ...], statuses: Statuses) -> bool:
+        """Whether a node of theirs was emptied since they were read, with these statuses.  Keeps
+        I4."""
+        emptied = emptied_between(statuses, self._statuses)
+        return any(not emptied.isdisjoint(each.nodeset) for each in ranges)
+
+    def needs(self, nodes: frozenset[NodeId]) -> bool:
+        """Whether any of them is of the epochs that are read, or of later ones that are known."""
+        current = self.current
+        if current is None:
+            return False
+        ahead = [each for each in self._ranges if each.last >= current.first]
+        return any(not nodes.isdisjoint(each.nodeset) for each in ahead)
+
     def doubt(self) -> None:
-        """Copies may lie on other nodes by now than those that are known."""
+        """Copies may lie on other nodes by now than those that are known.  Keeps I4."""
         self._ranges = ()
         self.current = None
         self._served = None
@@ -100,14 +124,9 @@ class ReadSet:
 
     # -- Statuses -----------------------------------------------------------------------------
 
-    def set_statuses(self, statuses: Statuses) -> list[Sender]:
-        """Those of the senders whose data was copied elsewhere since."""
-        empty = AuthoritativeStatus.AUTHORITATIVE_EMPTY
-        emptied = [
-            sender
-            for node, sender in self.senders.items()
-            if statuses.get(node) is empty and self._statuses.get(node) is not empty
-        ]
+    def set_statuses(self, statuses: Statuses) -> frozenset[NodeId]:
+        """Who was emptied."""
+        emptied = emptied_between(self._statuses, statuses)
         self._statuses = statuses
         self._served = None
         return emptied

@@ -60,14 +60,15 @@ class Roster:
             self._lists.add_down(node, RewindReason.STATUS, self._read_set.senders)
         self._lists.apply()
 
-    def statuses_changed(self, statuses: Statuses, now_ms: int) -> None:
-        if self._read_set.set_statuses(statuses):
-            # Others may hold new copies behind what they have said to have passed; others, too,
-            # that the nodeset did not have before (I1 of `epochs.py`).
+    def statuses_changed(self, statuses: Statuses, now_ms: int) -> frozenset[NodeId]:
+        """Who was emptied."""
+        emptied = self._read_set.set_statuses(statuses)
+        if not emptied.isdisjoint(self._read_set.senders):
+            # Others may hold new copies behind what they have said to have passed.
             self._rewinds.schedule(RewindReason.EMPTIED, now_ms)
-            self._read_set.doubt()
         for node in self._read_set.not_authoritative:
             self.list_down(node, RewindReason.STATUS, now_ms)
+        return emptied
 
     def nodeset_changed(self, now_ms: int) -> None:
         self._lists.keep(self._read_set.senders)

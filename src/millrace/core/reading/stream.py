@@ -184,15 +184,21 @@ class SequencedReadStream:
         now_ms: int,
     ) -> Effects:
         """An answer to NeedEpochs; `released_epoch` is that of what was released when it was
-        asked."""
+        asked.  Whoever is empty by these statuses was so before the ranges were read; statuses that
+        came by themselves meanwhile are newer than these."""
         if self.is_over:
             return []
+        is_overtaken = self.epochs_need.is_overtaken
+        if is_overtaken and self.read_set.is_outdated(ranges, statuses):
+            return list(self.epochs_need.ask_again(epoch_of(self.next_lsn)))
         is_news = self.read_set.learn(ranges, released_epoch, locations)
         if self.read_set.knows(self.next_lsn):
             self.epochs_need.answered(is_news)
         else:
             self.epochs_need.not_answered(now_ms)
-        return self.statuses_changed(statuses, now_ms)
+        if not is_overtaken:
+            self.roster.statuses_changed(statuses, now_ms)
+        return self._go_on(now_ms)
 
     def epochs_failed(self, failure: Failure, now_ms: int) -> Effects:
         """There is no answer to NeedEpochs."""
@@ -204,9 +210,14 @@ class SequencedReadStream:
         return self._go_on(now_ms)
 
     def statuses_changed(self, statuses: Statuses, now_ms: int) -> Effects:
+        """They were heard, in the order in which they came to be."""
         if self.is_over:
             return []
-        self.roster.statuses_changed(statuses, now_ms)
+        self.epochs_need.heard_statuses()
+        emptied = self.roster.statuses_changed(statuses, now_ms)
+        if self.read_set.needs(emptied):
+            self.read_set.doubt()
+            self.epochs_need.hasten()
         return self._go_on(now_ms)
 
     def arrived(self, node: NodeId, message: Message | Failure, now_ms: int) -> Effects:
