@@ -52,13 +52,16 @@ class EpochHistory:
         return self.record
 
     async def known(self, epoch: Epoch) -> Known:
-        """All that is known of epochs from this one on.  Raises UnknownLog, MetadataUnavailable."""
+        """All that is known of epochs from this one on.  Raises UnknownLog, MetadataUnavailable.
+
+        Whoever is empty by the statuses, which are read first, has given its copies to nodes that
+        the ranges have."""
+        statuses = await self._client.directory.statuses()
         record = await self.refresh()
         if epoch < record.since and self._changes_until < record.since:
             await self._read_changes(record)
         view = await self._client.directory.view()
         locations = {node.id: node.location for node in view.nodes}
-        statuses = await self._client.directory.statuses()
         return Known(ranges(self._changes, record), record, locations, statuses)
 
     async def _read_changes(self, record: EpochRecord) -> None:

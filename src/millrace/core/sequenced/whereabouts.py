@@ -32,6 +32,13 @@ class Whereabouts(msgspec.Struct, frozen=True):
     locations: Locations
     statuses: Mapping[NodeId, AuthoritativeStatus]
 
+    @property
+    def has_emptied(self) -> bool:
+        """Whether a node of these epochs has given away what it held."""
+        empty = AuthoritativeStatus.AUTHORITATIVE_EMPTY
+        nodes = {node for each in self.ranges for node in each.nodeset}
+        return any(self.statuses.get(node) is empty for node in nodes)
+
     def of_epochs(self, first: Epoch, last: Epoch) -> list[EpochRange]:
         """The parts of the ranges that lie in first..last."""
         clipped = [
@@ -45,13 +52,27 @@ class Whereabouts(msgspec.Struct, frozen=True):
 
 
 def look_up(log: LogId, first: Epoch) -> Procedure[Whereabouts | Failure]:
-    """From epoch `first` on, as the repository and the metadata log have it now."""
+    """From epoch `first` on, as the repository and the metadata log have it now.
+
+    Whoever is empty by the statuses has given its copies to nodes that the ranges have: they are
+    read again when they may be older than that."""
+    record = yield from _read_record(log)
+    while not isinstance(record, Failure):
+        found = yield from look_around(record, first)
+        if isinstance(found, Failure) or not found.has_emptied:
+            return found
+        record = yield from _read_record(log)
+        if not isinstance(record, Failure) and record.since == found.record.since:
+            return found
+    return record
+
+
+def _read_record(log: LogId) -> Procedure[EpochRecord | Failure]:
     read: tuple[EpochRecord | None, int] | Failure = yield ReadEpochs(log)
     if isinstance(read, Failure):
         return read
-    if read[0] is None:
-        return Failure(FailureKind.UNKNOWN_LOG, f"log {log} does not exist")
-    return (yield from look_around(read[0], first))
+    record, _ = read
+    return record or Failure(FailureKind.UNKNOWN_LOG, f"log {log} does not exist")
 
 
 def look_around(record: EpochRecord, first: Epoch) -> Procedure[Whereabouts | Failure]:
