@@ -25,6 +25,10 @@ class CommitKnown(msgspec.Struct, frozen=True):
     locations: Mapping[NodeId, str]
     statuses: Mapping[NodeId, AuthoritativeStatus]
 
+    @property
+    def clean(self) -> Epoch:
+        return self.newest  # There are no epochs that could end.
+
 
 class CommitRecords:
     def __init__(self, client: "Client", info: LogInfo, record: CommitRecord) -> None:

@@ -34,6 +34,10 @@ class Known(msgspec.Struct, frozen=True):
     def newest(self) -> Epoch:
         return self.record.epoch
 
+    @property
+    def clean(self) -> Epoch:
+        return self.record.clean
+
 
 class EpochHistory:
     def __init__(self, client: "Client", info: LogInfo, record: EpochRecord) -> None:

@@ -57,6 +57,10 @@ class WhatIsKnown(Protocol):
     def newest(self) -> Epoch: ...
 
     @property
+    def clean(self) -> Epoch:
+        """Up to this one all have ended."""
+
+    @property
     def locations(self) -> Mapping[NodeId, str]: ...
 
     @property
@@ -215,5 +219,6 @@ class SequencedReading:
                 known.locations,
                 known.statuses,
                 self._now_ms(),
+                known.clean,
             )
         )

@@ -149,7 +149,10 @@ class ReaderMachine(Machine):
         replication = Replication.of(self._copies)
         known = (EpochRange(EPOCH, EPOCHS_KNOWN, self._nodes, replication),)
         asked = self._stream.open(self._now_ms)
-        learned = self._stream.epochs_known(known, EPOCH, {}, dict(self._statuses), self._now_ms)
+        statuses = dict(self._statuses)
+        learned = self._stream.epochs_known(
+            known, EPOCH, {}, statuses, self._now_ms, clean=EPOCHS_KNOWN
+        )
         return self._note([*asked, *learned])
 
     def _started(self, words: Words) -> list[e.SequencedReadEffect]:

@@ -3,13 +3,15 @@
 import pytest
 
 from millrace.core.epochs import EpochRange
-from millrace.core.messages import Blocks
+from millrace.core.messages import Blocks, CaughtUp, Started
+from millrace.core.reading.effects import DeliverGap, NeedEpochs
 from millrace.core.reading.senders import Sender
+from millrace.core.reading.stream import SequencedReadStream
 from millrace.core.reading.validation import Misbehaviour, Rules
 from millrace.core.replication import Replication
-from millrace.types import LSN_MAX, AuthoritativeStatus, EntryKind, Epoch, Lsn, NodeId
+from millrace.types import LSN_MAX, AuthoritativeStatus, EntryKind, Epoch, GapKind, Lsn, NodeId
 from tests.core.reading.read_cluster import LOG, Cluster, at, block, nodes, one_range
-from tests.core.reading.reading_samples import SETTINGS
+from tests.core.reading.reading_samples import SETTINGS, with_settings
 
 EMPTY, LOST = AuthoritativeStatus.AUTHORITATIVE_EMPTY, AuthoritativeStatus.UNDERREPLICATION
 WIDE = one_range([1, 2, 3, 4], 2)
@@ -145,3 +147,44 @@ def test_a_node_may_send_a_block_that_a_donor_gave_it_when_it_had_come_so_far(
     sender.claimed(at(6))
     message = Blocks(1, 1, (block(at(4), 5),), at(9))
     assert Rules(LOG, LSN_MAX, False).check_blocks(sender, message, at(20)) is expected
+
+
+@pytest.mark.parametrize("is_single_copy", [False, True])
+def test_a_reader_finds_what_a_recovery_wrote_to_nodes_that_it_did_not_know(
+    is_single_copy: bool,
+) -> None:
+    """The epoch had not ended when it asked: node 2 alone would be a majority of what it knows."""
+    wide = (of(1, 1, 2, 3, 4), of(2, 3, 4))
+    settings = with_settings(is_single_copy=is_single_copy)
+    cluster = Cluster(wide, at(1), at(2, epoch=2), settings)
+    cluster.ranges = (of(1, 1, 2),)
+    cluster.store(block(at(1)), [1, 2])
+    cluster.release(at(1))
+    cluster.open()
+    cluster.run(1_000)
+    cluster.ranges = wide
+    cluster.store(block(at(2)), [1, 3])
+    cluster.store(block(at(3), 1, EntryKind.BRIDGE), [1, 3])
+    cluster.store(block(at(1, epoch=2)), [3, 4])
+    cluster.release(at(1, epoch=2), 2, 3, 4)  # Node 1 hears of it later.
+    cluster.run(1_000)
+    cluster.release(at(1, epoch=2))
+    cluster.run(60_000)
+    assert cluster.shown() == ["1..1", "2..2", "bridge 3..0", "1..1"]
+
+
+@pytest.mark.parametrize("clean", [0, 1])
+def test_what_is_missing_is_sought_elsewhere_once(clean: int) -> None:
+    """Unless its epoch had ended when it was asked: nobody has written to others since."""
+    stream = SequencedReadStream(LOG, 1, at(1), at(3), with_settings(is_single_copy=False))
+    known = (of(1, 1, 2),)
+    asked = [*stream.open(0)]
+    asked += stream.epochs_known(known, Epoch(2), {}, {}, 0, clean=Epoch(clean))
+    for node in nodes(1, 2):
+        asked += stream.arrived(node, Started(1, stream.version, at(1)), 1)
+        asked += stream.arrived(node, CaughtUp(1, stream.version, at(3), at(2)), 1)
+    asked += stream.epochs_known(known, Epoch(2), {}, {}, 2, clean=Epoch(clean))
+    assert asked.count(NeedEpochs(Epoch(1))) == (1 if clean else 2)
+    assert [effect.gap.kind for effect in asked if isinstance(effect, DeliverGap)] == [
+        GapKind.DATALOSS
+    ]

@@ -7,6 +7,8 @@ I2  What is believed of a node is what it says itself; what the cluster says of 
 I3  Nothing is read of epochs whose nodeset is not known.
 I4  No nodeset is relied on that was read before one of its nodes was emptied, be it of a later
     epoch: the copies may lie on nodes that it has gained since (I1 of `epochs.py`).
+I5  What is missing in an epoch that had not ended when its nodeset was read is not given up by that
+    nodeset: the recovery that ended it may have written to nodes that it had gained.
 """
 
 from collections.abc import Collection, Mapping
@@ -39,6 +41,7 @@ class ReadSet:
         self._settings = settings
         self._versions: dict[NodeId, int] = {}  # Of the last START to those that left.
         self._ranges: tuple[EpochRange, ...] = ()
+        self._clean = Epoch(0)  # Up to this epoch all had ended when they were read.
         self._locations: Locations = {}
         self._statuses: Statuses = {}
         self._served: tuple[tuple[NodeId, ...], bool] | None = None  # Remembered: often asked.
@@ -46,16 +49,21 @@ class ReadSet:
     # -- Epochs -------------------------------------------------------------------------------
 
     def learn(
-        self, ranges: tuple[EpochRange, ...], released_epoch: Epoch, locations: Locations
+        self,
+        ranges: tuple[EpochRange, ...],
+        released_epoch: Epoch,
+        locations: Locations,
+        clean: Epoch,
     ) -> bool:
         """Whether it was news.  `released_epoch` is the epoch of what was released when the ranges
-        were asked for: the newest of them holds up to there."""
+        were asked for: the newest of them holds up to there.  Epochs up to `clean` had ended."""
         if ranges and ranges[-1].last < released_epoch:
             newest = msgspec.structs.replace(ranges[-1], last=released_epoch)
             ranges = (*ranges[:-1], newest)
         is_news = ranges != self._ranges
         if is_news:
             self._ranges, self.current = ranges, None
+        self._clean = clean
         self._locations = locations
         self._served = None
         return is_news
@@ -81,6 +89,10 @@ class ReadSet:
     def knows(self, lsn: Lsn) -> bool:
         """Whether it is known where the blocks of this position's epoch lie."""
         return range_of(self._ranges, epoch_of(lsn)) is not None
+
+    def may_have_grown(self, lsn: Lsn) -> bool:
+        """Whether a recovery may have written to nodes that are not known.  See I5."""
+        return epoch_of(lsn) > self._clean
 
     def is_outdated(self, ranges: tuple[EpochRange, ...], statuses: Statuses) -> bool:
         """Whether a node of theirs was emptied since they were read, with these statuses.  Keeps

@@ -117,6 +117,7 @@ class SequencedReadStream:
             self._talk, self.receiver, self.roster, self.slow_nodes, self.delivery, self.window
         )
         self._timer_ms: int | None = None  # When the timer is due that was set last.
+        self._looked_up_at: Lsn | None = None  # A gap for which it was asked where epochs lie.
 
     @property
     def version(self) -> int:
@@ -182,16 +183,19 @@ class SequencedReadStream:
         locations: Locations,
         statuses: Statuses,
         now_ms: int,
+        clean: Epoch | None = None,
     ) -> Effects:
         """An answer to NeedEpochs; `released_epoch` is that of what was released when it was
-        asked.  Whoever is empty by these statuses was so before the ranges were read; statuses that
-        came by themselves meanwhile are newer than these."""
+        asked, and epochs up to `clean` had ended: if it is not said, all before that.  Whoever is
+        empty by these statuses was so before the ranges were read; statuses that came by
+        themselves meanwhile are newer than these."""
         if self.is_over:
             return []
         is_overtaken = self.epochs_need.is_overtaken
         if is_overtaken and self.read_set.is_outdated(ranges, statuses):
             return list(self.epochs_need.ask_again(epoch_of(self.next_lsn)))
-        is_news = self.read_set.learn(ranges, released_epoch, locations)
+        ended = Epoch(max(0, released_epoch - 1)) if clean is None else clean
+        is_news = self.read_set.learn(ranges, released_epoch, locations, ended)
         if self.read_set.knows(self.next_lsn):
             self.epochs_need.answered(is_news)
         else:
@@ -300,7 +304,8 @@ class SequencedReadStream:
                 effects += self._enter_epoch(now_ms)
             gap = self._pass_begin_of_epoch() or self._give_up(now_ms)
             if gap is None:
-                return effects
+                is_doubted = not self.read_set.holds(self.next_lsn)
+                return effects + (self._enter_epoch(now_ms) if is_doubted else [])
             effects.append(gap)
 
     def _enter_epoch(self, now_ms: int) -> Effects:
@@ -310,6 +315,8 @@ class SequencedReadStream:
         if current is None:
             return list(self.epochs_need.ask(epoch_of(self.next_lsn)))
         self.slow_nodes.copies_changed(current.replication.copies, now_ms)
+        if self._looked_up_at == self.next_lsn and not (leaving or joining):
+            return []  # It lies where it was sought.
         if self.version:
             self.roster.nodeset_changed(now_ms)
             self._slide(now_ms)
@@ -346,8 +353,18 @@ class SequencedReadStream:
             case Hold.ASK_AGAIN:
                 self.rewinds.schedule(RewindReason.SECOND_CHANCE, now_ms)
                 return None
+            case gap if gap.kind is not GapKind.TRIM and self._may_lie_elsewhere():
+                self.read_set.doubt()
+                return None
             case gap:
                 return self.delivery.give_up(gap.kind, Lsn(gap.last + 1))
+
+    def _may_lie_elsewhere(self) -> bool:
+        """Keeps I5 of `read_set.py`: it is asked once for each position."""
+        if self._is_dense or self._looked_up_at == self.next_lsn:
+            return False
+        self._looked_up_at = self.next_lsn
+        return self.read_set.may_have_grown(self.next_lsn)
 
     def _head(self) -> Head:
         waiting = self.delivery.buffer.first

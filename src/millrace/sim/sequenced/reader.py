@@ -49,7 +49,7 @@ class SequencedReader(StreamReader):
                 return
             record, locations = answer.record, answer.locations
             effects = stream.epochs_known(
-                answer.ranges, record.epoch, locations, answer.statuses, now_ms
+                answer.ranges, record.epoch, locations, answer.statuses, now_ms, record.clean
             )
             self.perform(reading, effects)
 
