@@ -129,6 +129,30 @@ def store(number: int) -> m.Store:
     return m.Store(SEQUENCED, EPOCH, block_of(number), Placement((NODE,)), good, NO_LSN, Ack.MEMORY)
 
 
+def test_a_running_reader_is_told_that_the_node_may_have_had_what_it_lacks(node: Node) -> None:
+    """On the stream that it has, what the node passes over would count as never there."""
+    assert node.ask(store(1)) == m.Stored()
+    first = Lsn(first_of(EPOCH) + 1)
+    begin = m.Start(
+        SEQUENCED,
+        EPOCH,
+        1,
+        1,
+        first,
+        LSN_MAX,
+        CREDIT_BYTES,
+        shipping=m.Shipping(),
+        window_last=LSN_MAX,
+    )
+    assert node.ask(begin, READER) == m.Started(1, 1, begin.first)
+    node.pushed.clear()
+    node.fail(is_readable=True, last=store(2))
+    (*_, (session, ended)) = node.pushed
+    assert session == READER
+    assert isinstance(ended, m.Ended) and ended.reason is m.Refusal.INCOMPLETE
+    assert node.ask(begin, READER) == m.Started(1, 1, begin.first, is_incomplete=True)
+
+
 def find(number: int) -> m.FindToken:
     block = block_of(number)
     return m.FindToken(SEQUENCED, block.token, first_of(EPOCH), LSN_MAX)

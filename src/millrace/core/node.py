@@ -6,7 +6,8 @@ use.
 
 I1  State is kept only of logs that the store holds, that were changed here, or whose sequencer
     was bootstrapped here: asking about log numbers costs no memory.
-I2  Of a log that the store held and cannot show any more the node says that it is incomplete.
+I2  Of a log that the store held and cannot show any more, or not all of, the node says that it is
+    incomplete.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -300,9 +301,20 @@ class NodeCore:
         source = self._storages.get(log) or self._chains.get(log)
         if state is None:
             return self._lose(log, source)
+        if isinstance(source, SequencedStorage):
+            return self._reload(source, state)
         if source is not None:
             source.reload(state)
         return []
+
+    def _reload(self, storage: SequencedStorage, state: LogState) -> list[NodeEffect]:
+        """Keeps I2 also on streams that were begun before: what they claim would count."""
+        was_incomplete = storage.is_incomplete
+        storage.reload(state)
+        if was_incomplete or not storage.is_incomplete:
+            return []
+        detail = "the node lost what it had only in memory"
+        return self._streams.fenced(storage, Refusal.INCOMPLETE, detail)
 
     def _lose(self, log: LogId, source: ChainNode | SequencedStorage | None) -> list[NodeEffect]:
         """Keeps I2."""
