@@ -20,16 +20,16 @@ from millrace.core.epochs import EpochRange, EpochRecord, range_of
 from millrace.core.messages import FindToken, TokenFound
 from millrace.core.procedure import Ask, Failure, Procedure, ask_all
 from millrace.core.replication import Authority
-from millrace.core.sequenced.whereabouts import Whereabouts, look_around
+from millrace.core.sequenced.whereabouts import Whereabouts, look_up
 from millrace.lsn import epoch_of, first_of, last_of
 from millrace.types import Copy, EntryKind, Epoch, Extent, NodeId, Token
 
 
 def find_append(record: EpochRecord, epoch: Epoch, token: Token) -> Procedure[Extent | str | None]:
     """Where the append is in this epoch; None: it is nowhere.  A text says why nobody can tell for
-    now."""
+    now.  The record may be older than the statuses, so where the epoch lies is looked up anew."""
     assert epoch <= record.clean  # I2
-    known = yield from look_around(record, epoch)
+    known = yield from look_up(record.log, epoch)
     if isinstance(known, Failure):
         return known.detail
     span = range_of(known.ranges, epoch)
