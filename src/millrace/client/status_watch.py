@@ -1,8 +1,8 @@
 """The statuses of nodes, followed for all readers of a client: what they may stop waiting for.
 
 I1  The repository is watched only while somebody listens, once for all.
-I2  Whoever listens hears the statuses that stand, and each change of them.  While the repository is
-    away nobody hears anything: what was known must do.
+I2  Whoever listens hears the statuses that stand, whenever it came, and each change of them.
+    While the repository is away nobody hears anything: what was known must do.
 """
 
 import asyncio
@@ -25,11 +25,14 @@ class StatusWatch:
         self._directory = directory
         self._listeners: list[Listener] = []
         self._task: asyncio.Task[None] | None = None
+        self._standing: Statuses | None = None
 
     def listen(self, listener: Listener) -> None:
         self._listeners.append(listener)
         if self._task is None:
             self._task = asyncio.create_task(self._follow())
+        elif self._standing is not None:
+            asyncio.get_running_loop().call_soon(self._tell_standing, listener)
 
     def forget(self, listener: Listener) -> None:
         """Nothing happens if it does not listen."""
@@ -38,6 +41,7 @@ class StatusWatch:
         if not self._listeners and self._task is not None:  # Keeps I1.
             self._task.cancel()
             self._task = None
+            self._standing = None
 
     async def _follow(self) -> None:
         while True:
@@ -63,5 +67,11 @@ class StatusWatch:
                 self._tell(statuses)
 
     def _tell(self, statuses: Statuses) -> None:
+        self._standing = dict(statuses)
         for listener in list(self._listeners):
-            listener(dict(statuses))
+            listener(self._standing)
+
+    def _tell_standing(self, listener: Listener) -> None:
+        """Keeps I2 for one that came later than the others, unless it has gone again."""
+        if listener in self._listeners and self._standing is not None:
+            listener(self._standing)
