@@ -51,7 +51,7 @@ from millrace.server.moving import Move
 from millrace.server.needs import Surroundings as Surroundings
 from millrace.server.probing import probe
 from millrace.server.waking import Waking
-from millrace.types import LogId, NodeId
+from millrace.types import NO_NODE, LogId, NodeId
 
 WAITING_MAX: Final = 1_024
 ACTIVATE_TIMEOUT_MS: Final = 10_000
@@ -209,12 +209,7 @@ class Hosted:
                 else:
                     self._serve(self._sequencer, ticket, request)
             return
-        answer: Message
-        if isinstance(result, NotMine):
-            answer = Redirected(result.node, result.epoch)
-        else:
-            detail = f"no epoch could be claimed: {result.detail}"
-            answer = Refused(Refusal.NOT_READY, detail=detail)
+        answer = _not_activated(result)
         for ticket, _ in waiting:
             self._around.answer(ticket, answer)
         self._end()
@@ -489,3 +484,15 @@ class _Timer:
 
     def __call__(self) -> None:
         self._hosted.timer_fired(self._sequencer, self._tag)
+
+
+def _not_activated(result: NotMine | Failure) -> Redirected | Refused:
+    """Nobody is sent to an epoch that was begun for nobody: whoever asks again begins another."""
+    match result:
+        case NotMine(node, epoch) if node != NO_NODE:
+            return Redirected(node, epoch)
+        case NotMine(_, epoch):
+            return Refused(Refusal.NOT_READY, detail=f"epoch {epoch} has no sequencer yet")
+        case Failure():
+            detail = f"no epoch could be claimed: {result.detail}"
+            return Refused(Refusal.NOT_READY, detail=detail)

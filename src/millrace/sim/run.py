@@ -52,6 +52,7 @@ REQUIRED_COUNTERS = (
     "repair.trouble",
     "repair.waiting",
     "reader.copied_elsewhere",
+    "reader.napped",
     "select.bare",
     "select.cut",
     "select.whole",

@@ -43,6 +43,7 @@ from millrace.types import (
     EntryKind,
     Epoch,
     Gap,
+    GapKind,
     LogId,
     Lsn,
     NodeId,
@@ -95,6 +96,13 @@ class Reading:
         self.timer: int | None = None
 
 
+class Nap(msgspec.Struct, frozen=True):
+    """An application begins once more at `begin_us`, and takes nothing until `end_us`."""
+
+    begin_us: int
+    end_us: int
+
+
 class StreamReader(Process):
     world: "World"
     FIRSTS: Sequence[Lsn] = (Lsn(1),)  # Where followers may begin.
@@ -110,9 +118,11 @@ class StreamReader(Process):
         self.readings: dict[int, Reading] = {}
         self.selection = draw_selection(Random(f"{world.seed}/selection/{number}"))
         self.take_us = self.rng.choice((0, 0, 100, 5_000))
+        self.nap = Nap(0, 0)
         self.data_received = 0
         self.data_delivered = 0
         self.rewinds = 0
+        self.losses_told = 0
         self.is_stopping = False
         self._streams = 0
         self._statuses: Statuses = {}
@@ -157,6 +167,13 @@ class StreamReader(Process):
         for log in self.part.log_ids:
             self._open(log)
         self._look_at_statuses()
+        if self.world.schedule.now_us < self.nap.begin_us:
+            self.later(self.nap.begin_us - self.world.schedule.now_us, self._fall_behind)
+
+    def _fall_behind(self) -> None:
+        self.crash()
+        self.positions.clear()
+        self.start()
 
     def on_crash(self) -> None:
         for reading in self.readings.values():
@@ -276,6 +293,7 @@ class StreamReader(Process):
     def hand_over(self, reading: Reading, part: Deliver | Gap) -> None:
         if isinstance(part, Gap):
             self._advance(reading, part.first, Lsn(part.last + 1))
+            self.losses_told += part.kind is GapKind.DATALOSS
             self.part.ledger.gap(self.name, reading.stream.log, part)
             return
         block, first, end = part.block, part.first, part.end
@@ -286,7 +304,14 @@ class StreamReader(Process):
             batch = selected_batch(block, self.selection, first=first, end=end)
             written = self.part.ledger.written(block)
             check_rows(self.name, written, block, self.selection, (first, end), batch)
-        self.later(self.take_us, self._take, reading, credit_bytes(block))
+        self.later(self._taken_in_us(), self._take, reading, credit_bytes(block))
+
+    def _taken_in_us(self) -> int:
+        now_us = self.world.schedule.now_us
+        if not self.nap.begin_us <= now_us < self.nap.end_us:
+            return self.take_us
+        self.world.count("reader.napped")
+        return self.nap.end_us - now_us
 
     def _advance(self, reading: Reading, first: Lsn, end: Lsn) -> None:
         """Keeps watch over G2."""

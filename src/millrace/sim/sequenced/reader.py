@@ -1,13 +1,16 @@
 """Clients that read sequenced logs."""
 
+from random import Random
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from millrace.core.procedure import DeadlinePassed, Failure, FailureKind, Procedure
 from millrace.core.reading.settings import SequencedReadSettings
 from millrace.core.reading.slow_nodes import SlowNodeMode, SlowNodeSettings
 from millrace.core.sequenced.whereabouts import Whereabouts, look_up
 from millrace.sim.schedule import SECOND
-from millrace.sim.stream_reader import Reading, StreamReader, small_times
+from millrace.sim.stream_reader import Nap, Reading, StreamReader, small_times
 from millrace.types import Epoch, LogId, Lsn
 
 if TYPE_CHECKING:
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from millrace.sim.world import World
 
 EPOCHS_US = 5 * SECOND
+NAPPING_WINDOW = 300
 
 
 class SequencedReader(StreamReader):
@@ -25,6 +29,7 @@ class SequencedReader(StreamReader):
     def __init__(self, world: "World", number: int, name: str) -> None:
         super().__init__(world, number, name)
         self._settings = settings_of(world.sequenced.shape, world.shape.ask_ms)
+        self._draw_nap(Random(f"{world.seed}/nap/{number}"))
 
     @property
     def part(self) -> "SequencedPart":
@@ -37,6 +42,15 @@ class SequencedReader(StreamReader):
     @property
     def look_ms(self) -> int:
         return self.world.sequenced.shape.statuses_ms
+
+    def _draw_nap(self, rng: Random) -> None:
+        chaos_us = self.world.shape.chaos_us
+        if rng.random() < self.part.shape.napping_share:
+            begin_us = rng.randrange(chaos_us // 4, chaos_us // 4 * 3)
+            self.nap = Nap(begin_us, rng.randrange(begin_us, chaos_us))
+            self.is_sampler = False
+            # So that little is under way to it meanwhile.
+            self._settings = msgspec.structs.replace(self._settings, window_bytes=NAPPING_WINDOW)
 
     def values(self, log: LogId) -> list[Lsn]:
         return list(self.part.ledger.truth(log).values)

@@ -57,6 +57,7 @@ class SequencedShape(msgspec.Struct, frozen=True):
     trouble_us: int  # Mean time between two troubles.
     troubles: tuple[Trouble, ...]
     spares: int = 0  # Of the nodes, the last ones: not registered before the cluster grows.
+    napping_share: float = 0.0  # Of the readers: their applications take nothing for a while.
 
     @property
     def is_arranged(self) -> bool:
@@ -75,6 +76,7 @@ _TROUBLES = tuple(one for one in Trouble if one not in _APART)
 _UNARRANGED = (Trouble.NODESET_CHANGED, Trouble.COPIES_LOST)  # What a keeper would undo, or cannot.
 ARRANGED_SHARE = 0.2  # Of the seeds; all others are what they were without.
 REBUILT_SHARE = 0.2  # Of those that are left.
+NAPPING_SHARE = 0.5  # Of both.
 
 
 def draw(seed: str) -> SequencedShape:
@@ -106,7 +108,8 @@ def draw(seed: str) -> SequencedShape:
         troubles=draw_troubles(Random(f"{seed}/troubles"), _TROUBLES),
     )
     shape = _arranged(_overtaking(shape), Random(f"{seed}/arranged"))
-    return _rebuilt(shape, Random(f"{seed}/rebuilt"))
+    shape = _rebuilt(shape, Random(f"{seed}/rebuilt"))
+    return _napping(shape, Random(f"{seed}/naps"))
 
 
 def _overtaking(shape: SequencedShape) -> SequencedShape:
@@ -145,6 +148,14 @@ def _rebuilt(shape: SequencedShape, rng: Random) -> SequencedShape:
     return msgspec.structs.replace(
         shape, troubles=troubles, nodeset_size=nodeset_size, settings=settings
     )
+
+
+def _napping(shape: SequencedShape, rng: Random) -> SequencedShape:
+    """Copies move on while somebody is far behind them."""
+    is_moved = shape.is_arranged or shape.is_rebuilt
+    if not is_moved or rng.random() >= NAPPING_SHARE:
+        return shape
+    return msgspec.structs.replace(shape, napping_share=rng.choice((0.5, 1.0)))
 
 
 def _draw_replication(rng: Random, nodes: int) -> Replication:

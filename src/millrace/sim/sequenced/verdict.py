@@ -84,10 +84,11 @@ def _check_copy(world: "World", truth: LogTruth, node: NodeId, block: Block) -> 
 
 
 def _check_costs(world: "World", reader: SequencedReader) -> None:
-    """Rewinds in proportion to faults and epochs; without faults each block is received once."""
+    """Rewinds in proportion to faults, epochs and losses, for all nodes are asked once more before
+    one is told; without faults each block is received once."""
     logs = world.sequenced.ledger.logs.values()
     epochs = sum(truth.record.epoch for truth in logs if truth.records)
-    causes = world.faults + epochs + 4
+    causes = world.faults + epochs + reader.losses_told + 4
     streams = reader.streams_opened
     if reader.rewinds > REWINDS_PER_CAUSE * (causes + streams):
         raise Violation("cost", f"{reader.name} rewound {reader.rewinds} times for {causes} causes")
