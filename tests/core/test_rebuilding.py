@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -169,6 +170,38 @@ def test_a_holder_that_nobody_helps_helps_itself() -> None:
     assert len(holders(cluster, block.first)) == 3
     (placement,) = placements(cluster, block.first)
     assert set(placement.copyset) == holders(cluster, block.first)
+
+
+def with_two_that_missed_each_others_amends() -> ModelCluster:
+    """Each has given a block that the other holds, while that one was away."""
+    cluster = ModelCluster(4)
+    first, second = data(1, 1), data(1, 2)
+    cluster.append(first, (1, 2, 3))
+    cluster.append(second, (2, 1, 3))
+    wipe(cluster, 3)
+    for me, other in ((1, 2), (2, 1)):
+        cluster.down = set(nodes(other))
+        tally, _ = walk(cluster, ward(me, 3))
+        assert (tally.blocks_done, tally.blocks_left) == (1, {3: 1})
+    cluster.down = set()
+    assert len(placements(cluster, first.first)) == len(placements(cluster, second.first)) == 2
+    return cluster
+
+
+def test_donors_that_missed_each_others_amends_do_not_wait_for_each_other() -> None:
+    cluster = with_two_that_missed_each_others_amends()
+    rebuild(cluster, 3)
+    assert placements(cluster, data(1, 1).first) == {Placement(nodes(1, 2, 4), 1)}
+    assert placements(cluster, data(1, 2).first) == {Placement(nodes(2, 1, 4), 1)}
+
+
+def test_what_another_recovery_placed_is_not_taken_for_given() -> None:
+    cluster = with_two_that_missed_each_others_amends()
+    block, placement = cluster.nodes[NodeId(1)].blocks[data(1, 1).first]
+    later = msgspec.structs.replace(placement, recovery=Epoch(2))
+    cluster.nodes[NodeId(1)].blocks[block.first] = block, later
+    tally, _ = walk(cluster, ward(2, 3))
+    assert tally.blocks_left == {3: 1}
 
 
 def test_a_node_that_is_away_is_not_waited_for_and_finishes_later() -> None:

@@ -15,6 +15,8 @@ nothing is remembered: whoever starts again walks again and finds less.
   I4  Blocks in memory are bounded by a batch, index entries by a page.
   I5  Where the log begins is passed on as well: whoever takes the place of others in old epochs has
       to tell what was trimmed from what is lost.
+  I6  A holder that was not reached when the donor told of the new copy finds out by asking: donors
+      that wait for each other, each with a block that the other has given, would never finish.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -199,26 +201,62 @@ class LogWalk:
                 wanting.append((copy, lost))
         refilled = yield from self._refilled(wanting)
         jobs: list[_Job] = []
+        of_others: dict[NodeId, list[_Job]] = {}
         for copy, lost in wanting:
             lost -= {node for node, held in refilled.items() if copy.extent in held}
-            if lost and self._is_mine(copy, lost):
-                jobs.append(_Job(copy, lost))
+            if not lost:
+                continue
+            if copy.extent.last >= self._readable_end:  # Keeps I3.
+                self._tally.unsettled += 1
+                self._tally.leave(copy, lost, "it is not released yet")
+                continue
+            donor = self._donor_of(copy, lost)
+            mine = jobs if donor == self._ward.me else of_others.setdefault(donor, [])
+            mine.append(_Job(copy, lost))
         for batch in _batches(jobs):
             yield from self._give(site, batch)
+        for donor, waiting in sorted(of_others.items()):
+            # While there is more to do here, others may well be doing it there.
+            given = set() if jobs else (yield from self._given(site, donor, waiting))
+            for job in waiting:
+                if job.first not in given:
+                    self._leave(job, f"node {donor} is to give it")
 
-    def _is_mine(self, copy: Copy, lost: frozenset[NodeId]) -> bool:
-        if copy.extent.last >= self._readable_end:  # Keeps I3.
-            self._tally.unsettled += 1
-            self._tally.leave(copy, lost, "it is not released yet")
-            return False
-        donor = self._ward.donor_of(copy.placement, lost)
+    def _donor_of(self, copy: Copy, lost: frozenset[NodeId]) -> NodeId:
         if copy.extent.kind is not EntryKind.DATA:
             # Each recovery has placed holes and bridges as it saw fit, so that the holders disagree
             # on who is the first of them: everybody looks after its own, which is small.
-            donor = self._ward.me
-        if donor != self._ward.me:
-            self._tally.leave(copy, lost, f"node {donor} is to give it")
-        return donor == self._ward.me
+            return self._ward.me
+        return self._ward.donor_of(copy.placement, lost)
+
+    def _given(self, site: _Site, donor: NodeId, waiting: Sequence[_Job]) -> Procedure[set[Lsn]]:
+        """Those that the donor has given by now.  It told of them, but not here.  Keeps I6."""
+        known = yield from self._held_by(donor, waiting[0].copy, waiting[-1].copy)
+        given: list[_Job] = []
+        for job in waiting:
+            found = known.get(job.copy.extent)
+            if found is None or found.precedence != job.placement.precedence:
+                continue
+            lacking = site.lacking(self._ward, epoch_of(job.first), found.copyset)
+            if job.lost.isdisjoint(lacking):
+                job.placement = found
+                given.append(job)
+        if not given:
+            return set()
+        amended = yield from ask(self._ward.me, self._amend(given))
+        return {job.first for job in given} if isinstance(amended, Amended) else set()
+
+    def _held_by(self, node: NodeId, first: Copy, last: Copy) -> Procedure[dict[Extent, Placement]]:
+        """As far as it tells."""
+        held: dict[Extent, Placement] = {}
+        at, end = first.extent.first, Lsn(last.extent.last + 1)
+        while at < end:
+            page = yield from ask(node, Copies(self._log, at, end))
+            if not isinstance(page, CopiesPage) or page.next_lsn <= at:
+                break
+            held.update((copy.extent, copy.placement) for copy in page.copies)
+            at = page.next_lsn
+        return held
 
     def _refilled(
         self, wanting: Sequence[tuple[Copy, frozenset[NodeId]]]
@@ -227,14 +265,8 @@ class LogWalk:
         found: dict[NodeId, set[Extent]] = {}
         lacked = {node for _, lost in wanting for node in lost}
         for node in sorted(lacked & self._ward.refillable):
-            at, end = wanting[0][0].extent.first, Lsn(wanting[-1][0].extent.last + 1)
-            held = found.setdefault(node, set())
-            while at < end:
-                page = yield from ask(node, Copies(self._log, at, end))
-                if not isinstance(page, CopiesPage) or page.next_lsn <= at:
-                    break
-                held.update(copy.extent for copy in page.copies)
-                at = page.next_lsn
+            held = yield from self._held_by(node, wanting[0][0], wanting[-1][0])
+            found[node] = set(held)
         return found
 
     # -- Giving -------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ class Donor:
 
     def __init__(self, node: "Node") -> None:
         self._node = node
+        self._seats = Seats()
         self._is_walking = False
 
     def begin(self) -> None:
@@ -88,7 +89,7 @@ class Donor:
                 release = Release(log, tail.epoch, tail.released, tail.released)
                 self._node.tell_myself(release)
 
-        self._node.driver.start(find_tail(log, Seats()), told)
+        self._node.driver.start(find_tail(log, self._seats), told)
 
     def _report(self, id: RebuildId, report: RebuildReport) -> None:
         self._node.world.count("rebuild.finished")
