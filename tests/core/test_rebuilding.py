@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -195,11 +194,21 @@ def test_donors_that_missed_each_others_amends_do_not_wait_for_each_other() -> N
     assert placements(cluster, data(1, 2).first) == {Placement(nodes(2, 1, 4), 1)}
 
 
-def test_what_another_recovery_placed_is_not_taken_for_given() -> None:
-    cluster = with_two_that_missed_each_others_amends()
-    block, placement = cluster.nodes[NodeId(1)].blocks[data(1, 1).first]
-    later = msgspec.structs.replace(placement, recovery=Epoch(2))
-    cluster.nodes[NodeId(1)].blocks[block.first] = block, later
+def test_holders_that_missed_later_waves_do_not_wait_for_each_other() -> None:
+    """Each has a copy of a wave that was given up, and names the other as the donor."""
+    cluster = ModelCluster(5)
+    for block, stale, later in ((data(1, 1), (1, 2, 3), 2), (data(1, 2), (2, 1, 3), 1)):
+        cluster.append(block, (later,), copyset=stale)
+        cluster.append(block, (stale[0], 4, 5), wave=2)
+    tallies = [walk(cluster, ward(me, 3))[0] for me in (1, 2)]
+    assert [tally.blocks_left for tally in tallies] == [{}, {}]
+    assert len(placements(cluster, data(1, 1).first)) == 1
+
+
+def test_an_earlier_wave_tells_nothing() -> None:
+    cluster = ModelCluster(4)
+    cluster.append(data(1, 1), (1,), copyset=(1, 2, 4))
+    cluster.append(data(1, 1), (2,), copyset=(1, 2, 3), wave=2)
     tally, _ = walk(cluster, ward(2, 3))
     assert tally.blocks_left == {3: 1}
 

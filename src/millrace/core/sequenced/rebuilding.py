@@ -15,8 +15,8 @@ nothing is remembered: whoever starts again walks again and finds less.
   I4  Blocks in memory are bounded by a batch, index entries by a page.
   I5  Where the log begins is passed on as well: whoever takes the place of others in old epochs has
       to tell what was trimmed from what is lost.
-  I6  A holder that was not reached when the donor told of the new copy finds out by asking: donors
-      that wait for each other, each with a block that the other has given, would never finish.
+  I6  A holder that was not told where the copies lie by now finds out by asking its donor: two that
+      wait for each other, each for a block that the other need not give, would never finish.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -230,12 +230,12 @@ class LogWalk:
         return self._ward.donor_of(copy.placement, lost)
 
     def _given(self, site: _Site, donor: NodeId, waiting: Sequence[_Job]) -> Procedure[set[Lsn]]:
-        """Those that the donor has given by now.  It told of them, but not here.  Keeps I6."""
+        """Those that the donor has given by now, or holds by a later decision.  Keeps I6."""
         known = yield from self._held_by(donor, waiting[0].copy, waiting[-1].copy)
         given: list[_Job] = []
         for job in waiting:
             found = known.get(job.copy.extent)
-            if found is None or found.precedence != job.placement.precedence:
+            if found is None or found.precedence < job.placement.precedence:
                 continue
             lacking = site.lacking(self._ward, epoch_of(job.first), found.copyset)
             if job.lost.isdisjoint(lacking):
