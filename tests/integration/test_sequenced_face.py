@@ -170,6 +170,25 @@ def test_so_many_records_from_the_end_also_over_epochs(make_cluster: MakeCluster
     run(body(make_cluster(4)))
 
 
+def test_the_rest_of_an_epoch_is_a_bridge_wherever_reading_begins(
+    make_cluster: MakeCluster,
+) -> None:
+    async def body(cluster: LocalCluster) -> None:
+        async with connected(cluster) as client:
+            log = await log_of_a_mortal(client, "face")
+            await log.append_many([b"%d" % number for number in range(5)])
+            await another_epoch(client, cluster, log)
+            await log.append(b"5")
+            for offset in (6, 7, 1 << 20):
+                first, end = lsn_of(Epoch(1), offset), lsn_of(Epoch(1), 1 << 21)
+                async with await log.read(first, end) as reader:
+                    items = [item async for item in reader]
+                assert items == [Gap(GapKind.BRIDGE, first, Lsn(end - 1))]
+                assert await log.get(first) == Gap(GapKind.BRIDGE, first, first)
+
+    run(body(make_cluster(4)))
+
+
 # -- Sealing --------------------------------------------------------------------------------------
 
 

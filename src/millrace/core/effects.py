@@ -218,6 +218,7 @@ class ShipBlocks(msgspec.Struct, frozen=True):
     bytes_max: int
     shipper: Shipper
     selection: Selection | None = None
+    is_first: bool = False  # What began below `first` and is about it is to be sent as well.
 
 
 class RunPurge(msgspec.Struct, frozen=True):

@@ -46,6 +46,7 @@ class SendStream:
     __slots__ = (
         "credit_bytes",
         "end",
+        "has_shipped",
         "is_sending",
         "is_widened",
         "log",
@@ -72,6 +73,7 @@ class SendStream:
         self.shipper = shipper
         self.window_last = start.window_last
         self.sent_bytes = 0
+        self.has_shipped = False
         self.is_sending = False
         self.is_widened = False  # The reader has not heard yet what lies in the wider window.
         self.told: tuple[Lsn, bool] | None = None  # The last CaughtUp: position, hole above it?
@@ -240,7 +242,8 @@ class SendStreams:
         if isinstance(source, CommitSource):
             streams = source.shipped_by(stream.shipper)
             return [ShipCommitted(*place, bytes_max, streams, stream.selection)]
-        return [ShipBlocks(*place, bytes_max, stream.shipper, stream.selection)]
+        is_first, stream.has_shipped = not stream.has_shipped, True
+        return [ShipBlocks(*place, bytes_max, stream.shipper, stream.selection, is_first)]
 
     def _pump_chain(self, stream: SendStream, chain: ChainNode) -> list[NodeEffect]:
         effects: list[NodeEffect] = []

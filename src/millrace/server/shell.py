@@ -8,6 +8,7 @@ reports back to the core.
       batches everybody else is served.  A filter that lets little through makes no difference.
 """
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -237,7 +238,7 @@ class NodeShell:
         except CorruptBlock:
             self._skip_damaged(order)
             return
-        blocks = tuple(shipment.blocks)
+        blocks = (*self._bridge_over(order), *shipment.blocks)
         next_lsn, release = shipment.next_lsn, shipment.release
         if order.selection is not None and blocks:
             cuts = _cut_all(blocks, order.selection, order.bytes_max)
@@ -262,6 +263,15 @@ class NodeShell:
         if isinstance(order, ShipBlocks):
             return self.store.ship(order.log, *place, order.shipper.ships)
         return self.store.ship_committed(order.streams, *place)
+
+    def _bridge_over(self, order: ShipBlocks | ShipCommitted) -> tuple[Block, ...]:
+        """Where a stream begins, behind the last block of an epoch."""
+        if not isinstance(order, ShipBlocks) or not order.is_first:
+            return ()
+        with contextlib.suppress(CorruptBlock):  # Others have the same.
+            bridge = self.store.bridge_over(order.log, order.first)
+            return () if bridge is None else (bridge,)
+        return ()
 
     def _skip_damaged(self, order: ShipBlocks | ShipCommitted) -> None:
         """The first block to send is damaged: find out where it lies."""

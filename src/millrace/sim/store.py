@@ -23,7 +23,7 @@ from millrace.sim.open_log import Fate, OpenLog
 from millrace.store.contract import Done, StoreFailed, Usage
 from millrace.store.held_commits import HeldCommits, HeldStream
 from millrace.store.rivals import Verdict, judge
-from millrace.store.runs import find_runs
+from millrace.store.runs import find_runs, is_bridge_over
 from millrace.store.weighing import weigh, weigh_scattered
 from millrace.types import (
     FIRST_LSN,
@@ -383,6 +383,13 @@ class SimulatedStore(HeldCommits):
             return None
         self._check(log, found[0])
         return opened.blocks[found[0]]
+
+    def bridge_over(self, log: LogId, lsn: Lsn) -> Block | None:
+        opened = self._logs.get(log)
+        below = None if opened is None else opened.last_below(lsn)
+        if below is None or not is_bridge_over(below, lsn):
+            return None
+        return self.block_at(log, below.first)
 
     def scan(self, log: LogId, first: Lsn, end: Lsn, bytes_max: int) -> SimulatedScan:
         opened = self._logs.get(log)

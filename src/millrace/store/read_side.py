@@ -39,6 +39,10 @@ class ReadSide:
         opened = self._logs.get(log)
         return None if opened is None else self._reader.block_at(opened, lsn)
 
+    def bridge_over(self, log: LogId, lsn: Lsn) -> Block | None:
+        opened = self._logs.get(log)
+        return None if opened is None else self._reader.bridge_over(opened, lsn)
+
     def scan(self, log: LogId, first: Lsn, end: Lsn, bytes_max: int) -> BlockScan:
         opened = self._logs.get(log)
         if opened is None:

@@ -31,3 +31,9 @@ def find_runs(
         stop = last.first if last.kind is EntryKind.BRIDGE else Lsn(last.last + 1)
         runs.append(Run(start, max(start, min(stop, at))))
     return runs
+
+
+def is_bridge_over(below: Extent, lsn: Lsn) -> bool:
+    """Whether the last of what begins below a position is a bridge that is about it."""
+    is_same_epoch = epoch_of(below.first) == epoch_of(lsn)
+    return below.kind is EntryKind.BRIDGE and is_same_epoch and below.last < lsn

@@ -17,7 +17,8 @@ from typing import Final
 
 import msgspec
 
-from millrace.types import Block, EntryKind, GapKind, Lsn, NodeId
+from millrace.lsn import epoch_of, first_of
+from millrace.types import Block, EntryKind, Epoch, GapKind, Lsn, NodeId
 
 _GAP_KINDS: Final = {
     EntryKind.HOLE: GapKind.HOLE,
@@ -47,6 +48,13 @@ class Entry(msgspec.Struct):
     @property
     def rank(self) -> int:
         return _RANKS[self.gap]
+
+
+def end_of(block: Block) -> Lsn:
+    """Where what a block stands for ends: a bridge is about all that follows in its epoch."""
+    if block.kind is EntryKind.BRIDGE:
+        return first_of(Epoch(epoch_of(block.first) + 1))
+    return block.end
 
 
 def entry_of(block: Block, end: Lsn, node: NodeId, size_bytes: int) -> Entry:

@@ -10,12 +10,12 @@ What is told by one node suffices here: blocks, what a recovery wrote, trimmed a
 Gaps that only many nodes together can tell are decided in `gaps.py`.
 """
 
-from millrace.core.reading.buffer import Added, BlockBuffer, Entry, entry_of
+from millrace.core.reading.buffer import Added, BlockBuffer, Entry, end_of, entry_of
 from millrace.core.reading.credit import Credit
 from millrace.core.reading.effects import Deliver, DeliverGap
 from millrace.core.selections import credit_bytes
-from millrace.lsn import epoch_of, first_of, lsn_of, offset_of
-from millrace.types import Block, EntryKind, Epoch, Gap, GapKind, Lsn, NodeId
+from millrace.lsn import lsn_of, offset_of
+from millrace.types import Block, Epoch, Gap, GapKind, Lsn, NodeId
 
 FIRST_EPOCH_BEGIN = lsn_of(Epoch(1), 0)
 
@@ -38,9 +38,7 @@ class Delivery:
         return self.next_lsn >= self.end
 
     def add(self, block: Block, node: NodeId) -> Added:
-        end = block.end
-        if block.kind is EntryKind.BRIDGE:
-            end = first_of(Epoch(epoch_of(block.first) + 1))
+        end = end_of(block)
         if end <= self.next_lsn:
             return Added.DUPLICATE
         entry = entry_of(block, end, node, credit_bytes(block))

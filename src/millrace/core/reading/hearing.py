@@ -86,8 +86,10 @@ class Hearing:
     def _started(self, sender: Sender, is_incomplete: bool, now_ms: int) -> Misbehaviour | None:
         if sender.is_reading:
             return None
+        was_incomplete = sender.is_incomplete
         sender.started(is_incomplete, now_ms)
         self._roster.started(sender)
+        self._roster.told_what_it_lacks(sender, was_incomplete, now_ms)
         early, sender.early = sender.early, []
         for push in early:
             wrong = self._take(sender, push, now_ms)
@@ -96,10 +98,12 @@ class Hearing:
         return None
 
     def _take(self, sender: Sender, push: Push, now_ms: int) -> Misbehaviour | None:
-        received_before = sender.received_bytes
+        received_before, was_incomplete = sender.received_bytes, sender.is_incomplete
         wrong = self._receiver.take(sender, push, self._window.last)
         if wrong is not None:
             return wrong
+        if was_incomplete:
+            self._roster.told_what_it_lacks(sender, was_incomplete, now_ms)
         if has_data(push):
             self._roster.sent_data(sender, self._delivery.next_lsn)
         if isinstance(push, Damaged):

@@ -136,6 +136,10 @@ class ReadSet:
 
     # -- Statuses -----------------------------------------------------------------------------
 
+    def is_lost(self, node: NodeId) -> bool:
+        """By the word of the cluster, which may be late, the node lacks copies."""
+        return self._statuses.get(node) is AuthoritativeStatus.UNDERREPLICATION
+
     def set_statuses(self, statuses: Statuses) -> frozenset[NodeId]:
         """Who was emptied."""
         emptied = emptied_between(self._statuses, statuses)

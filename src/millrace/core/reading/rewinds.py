@@ -34,11 +34,14 @@ class RewindReason(Enum):
     STALLED = "stalled"  # As the last resort: all send all.
     SLID = "slid"  # The window slid: back to single copy delivery.
     EMPTIED = "emptied"  # A node's data was copied elsewhere, perhaps behind the reader.
+    REFILLED = "refilled"  # A node counts again: its copies were made anew, here or elsewhere.
     SECOND_CHANCE = "second_chance"  # Before a loss is told.
 
 
 # Those that are done whether the lists have changed or not.
-_UNCONDITIONAL: Final = frozenset({RewindReason.EMPTIED, RewindReason.SECOND_CHANCE})
+_UNCONDITIONAL: Final = frozenset(
+    {RewindReason.EMPTIED, RewindReason.REFILLED, RewindReason.SECOND_CHANCE}
+)
 
 
 class RewindSchedule:

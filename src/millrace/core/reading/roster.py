@@ -7,6 +7,7 @@ Changes are only wanted here; nodes are told in the rewind that each of them sch
   I2  All-send-all is for when nobody is left to send a position, or the last resort; the window
       slides, and it ends (R6).
   I3  Nodes that may have lost the missing block are listed before all-send-all is tried.
+  I4  What was said to be passed while a node lacked copies is asked again once it lacks none.
 """
 
 from millrace.core.reading import failover
@@ -23,6 +24,7 @@ class Roster:
         self._read_set = read_set
         self._lists = lists
         self._rewinds = rewinds
+        self._mended: set[NodeId] = set()  # They lack nothing, though their statuses say so still.
 
     # -- Single nodes -------------------------------------------------------------------------
 
@@ -63,12 +65,21 @@ class Roster:
     def statuses_changed(self, statuses: Statuses, now_ms: int) -> frozenset[NodeId]:
         """Who was emptied."""
         emptied = self._read_set.set_statuses(statuses)
+        self._mended = {node for node in self._mended if self._read_set.is_lost(node)}
         if not emptied.isdisjoint(self._read_set.senders):
             # Others may hold new copies behind what they have said to have passed.
             self._rewinds.schedule(RewindReason.EMPTIED, now_ms)
         for node in self._read_set.not_authoritative:
             self.list_down(node, RewindReason.STATUS, now_ms)
         return emptied
+
+    def told_what_it_lacks(self, sender: Sender, was_incomplete: bool, now_ms: int) -> None:
+        """One that may have lacked copies, by its own word or the cluster's, lacks none now.  While
+        they were made anew, others may have got some behind what they have passed.  Keeps I4."""
+        is_news = self._read_set.is_lost(sender.node) and sender.node not in self._mended
+        if not sender.is_incomplete and (was_incomplete or is_news):
+            self._mended.add(sender.node)
+            self._rewinds.schedule(RewindReason.REFILLED, now_ms)
 
     def nodeset_changed(self, now_ms: int) -> None:
         self._lists.keep(self._read_set.senders)

@@ -9,6 +9,7 @@ taken for one, asked again after a while, and counted.
 from enum import Enum
 
 from millrace.core.messages import Blocks, Damaged, GapFound
+from millrace.core.reading.buffer import end_of
 from millrace.core.reading.senders import Sender
 from millrace.limits import BLOCK_BYTES_MAX
 from millrace.lsn import epoch_of
@@ -58,7 +59,7 @@ class Rules:
         is_across = not self._is_dense and epoch_of(block.first) != epoch_of(block.last)
         if block.count < 1 or is_across:
             return Misbehaviour.NOT_A_BLOCK
-        if block.first >= self._end or block.end <= sender.start_first:
+        if block.first >= self._end or end_of(block) <= sender.start_first:
             return Misbehaviour.OUT_OF_RANGE
         if block.first > window_last:
             return Misbehaviour.OUT_OF_WINDOW
