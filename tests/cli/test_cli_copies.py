@@ -6,7 +6,7 @@ from millrace.cli.copies import Agreement, Copy, compare, verdict_on
 
 GOOD = Copy(1, "data", 1, 3, 77, 256)
 SILENT = Copy(3, "no answer: gone", is_answered=False)
-AGREE, DISAGREE, UNTOLD = Agreement
+AGREE, DISAGREE, UNTOLD, NO_COPY = Agreement
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ AGREE, DISAGREE, UNTOLD = Agreement
         pytest.param(
             [GOOD, Copy(2, "nothing", is_needed=False)], AGREE, id="not all nodes have a copy"
         ),
-        pytest.param([Copy(1, "nothing", is_needed=False)], DISAGREE, id="needed nowhere"),
+        pytest.param([Copy(1, "nothing", is_needed=False)], NO_COPY, id="needed nowhere"),
         pytest.param([GOOD, SILENT], UNTOLD, id="one is silent"),
         pytest.param([SILENT], UNTOLD, id="all are silent"),
         pytest.param([GOOD, Copy(2, "corrupt"), SILENT], DISAGREE, id="silent beside damaged"),

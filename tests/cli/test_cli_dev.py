@@ -93,6 +93,7 @@ def _loses_its_metadata(alone: Command) -> None:
 def _comes_back(alone: Command) -> None:
     started = alone("dev", "start", "3", "1").err
     assert started.endswith("node 3 started\nnode 1 started\n")
+    assert alone("dev", "start", "3").err == "node 3 runs already\n"
     read = alone("log", "read", "events", "--format", "raw")
     assert (read.code, read.out) == (0, "a\nb\n")
 

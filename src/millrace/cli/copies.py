@@ -30,6 +30,7 @@ class Agreement(Enum):
     AGREE = "agree"
     DISAGREE = "disagree"
     NOT_ALL_ANSWERED = "not_all_answered"  # Those that did agree.
+    NO_COPY = "no_copy"  # All answered, and nobody has or needs one.
 
 
 class Copy(msgspec.Struct, frozen=True):
@@ -69,7 +70,7 @@ def compare(copies: list[Copy]) -> Agreement:
         return Agreement.DISAGREE
     if is_silent:
         return Agreement.NOT_ALL_ANSWERED
-    return Agreement.AGREE if kinds else Agreement.DISAGREE
+    return Agreement.AGREE if kinds else Agreement.NO_COPY
 
 
 def verdict_on(copies: list[Copy], agreement: Agreement) -> str:
@@ -78,6 +79,8 @@ def verdict_on(copies: list[Copy], agreement: Agreement) -> str:
             return "all copies agree"
         case Agreement.DISAGREE:
             return "the copies do NOT agree"
+        case Agreement.NO_COPY:
+            return "no node has a block there"
         case Agreement.NOT_ALL_ANSWERED:
             silent = ", ".join(str(copy.node) for copy in copies if not copy.is_answered)
             has_copy = any(copy.checksum is not None for copy in copies)

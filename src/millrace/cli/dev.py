@@ -126,9 +126,10 @@ def start(context: typer.Context, numbers: NumbersArgument, folder: FolderOption
     output = session_of(context).output()
     with _opened(folder) as cluster:
         cluster.check_startable(numbers)
+        running = {number for number in numbers if cluster.is_running(number)}
         cluster.start(numbers, output.say)  # Together: some may need others.
     for number in numbers:
-        output.say(f"node {number} started")
+        output.say(f"node {number} {'runs already' if number in running else 'started'}")
 
 
 @app.command("add-node")

@@ -21,7 +21,7 @@ from millrace.cli.session import (
 )
 from millrace.cli.waiting import take
 from millrace.errors import UsageError
-from millrace.types import Ack, Gap, Lsn
+from millrace.types import Ack, Gap, GapKind, Lsn
 
 if TYPE_CHECKING:
     from millrace.cli.copies import Copy
@@ -282,7 +282,8 @@ def _print_copies(
 
     output = session.output()
     agreement = compare(held)
-    is_agreed = agreement is Agreement.AGREE
+    is_bridged = isinstance(found, Gap) and found.kind is GapKind.BRIDGE
+    is_agreed = agreement is Agreement.AGREE or (is_bridged and agreement is Agreement.NO_COPY)
     if format == "json":
         shown = _one_json(found, show)
         record = shown if isinstance(found, Gap) else {"record": shown}
@@ -295,8 +296,8 @@ def _print_copies(
             ("node", "holds", "checksum", "size"),
             [(c.node, Cell(c.state, bad if c.checksum is None else good), *_sum(c)) for c in held],
         )
-        tones = {Agreement.AGREE: Tone.GOOD, Agreement.NOT_ALL_ANSWERED: Tone.WARNING}
-        output.line(verdict_on(held, agreement), tones.get(agreement, Tone.BAD))
+        tone = Tone.WARNING if agreement is Agreement.NOT_ALL_ANSWERED else Tone.BAD
+        output.line(verdict_on(held, agreement), Tone.GOOD if is_agreed else tone)
     else:
         raise UsageError("--copies is shown as table or json")
     sys.stdout.flush()

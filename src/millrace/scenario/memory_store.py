@@ -20,7 +20,7 @@ from millrace.store.commit_runs import RunList
 from millrace.store.contract import Done, StoreFailed, Usage
 from millrace.store.held_commits import HeldCommits, HeldStream
 from millrace.store.rivals import Verdict, judge
-from millrace.store.runs import find_runs, is_bridge_over
+from millrace.store.runs import find_bridge, find_runs
 from millrace.store.weighing import weigh, weigh_scattered
 from millrace.types import (
     FIRST_LSN,
@@ -375,10 +375,8 @@ class MemoryStore(HeldCommits):
 
     def bridge_over(self, log: LogId, lsn: Lsn) -> Block | None:
         held = self._live.get(log)
-        below = None if held is None else held.last_below(lsn)
-        if below is None or not is_bridge_over(below, lsn):
-            return None
-        return self.block_at(log, below.first)
+        first = None if held is None else find_bridge(held.last_below, lsn)
+        return None if first is None else self.block_at(log, first)
 
     def scan(self, log: LogId, first: Lsn, end: Lsn, bytes_max: int) -> MemoryScan:
         held = self._live.get(log)

@@ -23,7 +23,7 @@ from millrace.sim.open_log import Fate, OpenLog
 from millrace.store.contract import Done, StoreFailed, Usage
 from millrace.store.held_commits import HeldCommits, HeldStream
 from millrace.store.rivals import Verdict, judge
-from millrace.store.runs import find_runs, is_bridge_over
+from millrace.store.runs import find_bridge, find_runs
 from millrace.store.weighing import weigh, weigh_scattered
 from millrace.types import (
     FIRST_LSN,
@@ -386,10 +386,8 @@ class SimulatedStore(HeldCommits):
 
     def bridge_over(self, log: LogId, lsn: Lsn) -> Block | None:
         opened = self._logs.get(log)
-        below = None if opened is None else opened.last_below(lsn)
-        if below is None or not is_bridge_over(below, lsn):
-            return None
-        return self.block_at(log, below.first)
+        first = None if opened is None else find_bridge(opened.last_below, lsn)
+        return None if first is None else self.block_at(log, first)
 
     def scan(self, log: LogId, first: Lsn, end: Lsn, bytes_max: int) -> SimulatedScan:
         opened = self._logs.get(log)

@@ -23,7 +23,7 @@ from millrace.store.committed_reads import StoredStream
 from millrace.store.directory import DataDirectory
 from millrace.store.layout import IndexEntry, ViewTransaction, block_key
 from millrace.store.open_log import OpenLog
-from millrace.store.runs import Extents, LastBelow, find_runs, is_bridge_over
+from millrace.store.runs import Extents, LastBelow, find_bridge, find_runs
 from millrace.store.shipment import BlockShipment, Ships
 from millrace.store.weighing import weigh, weigh_scattered
 from millrace.types import LSN_MAX, Block, Extent, Lsn, Run, Weight
@@ -93,10 +93,9 @@ class Reader:
             return reading.stored_block(log, first, bytes(data))
 
     def bridge_over(self, log: OpenLog, lsn: Lsn) -> Block | None:
-        with self.snapshot() as transaction:
-            below = reading.last_below(transaction, self._tables, log, lsn)
-        is_over = below is not None and is_bridge_over(below, lsn)
-        return self.block_at(log, below.first) if below is not None and is_over else None
+        with self._looks(log) as (_, last_below):
+            first = find_bridge(last_below, lsn)
+        return None if first is None else self.block_at(log, first)
 
     def is_whole(self, log: OpenLog, first: Lsn) -> bool:
         """Whether the block that begins at `first`, and is held, can be read."""

@@ -33,7 +33,9 @@ def find_runs(
     return runs
 
 
-def is_bridge_over(below: Extent, lsn: Lsn) -> bool:
-    """Whether the last of what begins below a position is a bridge that is about it."""
-    is_same_epoch = epoch_of(below.first) == epoch_of(lsn)
-    return below.kind is EntryKind.BRIDGE and is_same_epoch and below.last < lsn
+def find_bridge(last_below: LastBelow, lsn: Lsn) -> Lsn | None:
+    """Where the bridge begins that is about a position further on in its epoch, if one is."""
+    below = last_below(lsn)
+    if below is None or below.kind is not EntryKind.BRIDGE or below.last >= lsn:
+        return None
+    return below.first if epoch_of(below.first) == epoch_of(lsn) else None
