@@ -90,6 +90,15 @@ def test_a_replica_that_was_left_out_holds_nobody_up() -> None:
     assert held.shipped_by(Shipper(ME, m.Shipping(False), {})) == (stream_log_of(LOG, StreamId(1)),)
 
 
+def test_an_open_replica_that_a_committer_does_not_know_holds_nobody_up() -> None:
+    """It may be one that was replaced itself, so what the node does not have proves nothing."""
+    unknown = member(3)
+    unknown.is_disowned = True
+    held = source(member(20), unknown)
+    assert (held.readable_end, held.is_incomplete) == (21, True)
+    assert held.shipped_by(Shipper(ME, m.Shipping(False), {})) == (stream_log_of(LOG, StreamId(1)),)
+
+
 def test_the_trim_point_is_the_highest_that_was_heard_of() -> None:
     assert source(member(20, trim_end=4), member(20, trim_end=7)).trim_end == 7
 

@@ -358,7 +358,11 @@ def test_an_open_replica_is_kept_whatever_a_late_answer_says() -> None:
     cluster = cluster_with(1, 1)
     cluster.strangers[THREE] = (STREAM,)
     cluster.append(3)
+    cluster.run()
+    assert cluster.nodes[THREE].replica.is_disowned
+    cluster.strangers.clear()
     cluster.commit()
+    assert not cluster.nodes[THREE].replica.is_disowned
     assert cluster.nodes[THREE].store.state(STREAM_LOG) is not None
     cluster.check()
 

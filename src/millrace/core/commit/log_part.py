@@ -151,6 +151,7 @@ class LogPart:
         for replica in self._replicas.values():
             is_open = replica.state is ReplicaState.OPEN
             replica.is_left_out = replica.stream not in told and not is_open
+            replica.is_disowned &= replica.stream not in told and is_open
 
     def _taken(self, refused: tuple[RefusedCommit, ...]) -> CommitTaken:
         reports = self.reports()
@@ -205,9 +206,13 @@ class LogPart:
         effects: list[NodeEffect] = []
         for each in strangers(order, answer):
             replica = self._replicas.get(each.stream)
-            if replica is None or replica.state is ReplicaState.OPEN:
+            if replica is None or replica.generation != each.generation:
                 continue
-            if replica.generation == each.generation:  # Keeps I3.
+            if replica.state is ReplicaState.OPEN:
+                # The committer may have been replaced and not know it, so the replica stays; but
+                # nobody waits for what it may never hear of.
+                replica.is_disowned = True
+            else:  # Keeps I3.
                 effects += self._parts[each.stream].primary.abandon()
                 effects += self._drop(each.stream)
         return [*effects, *self._reporter.answered(order, answer, self.reports())]

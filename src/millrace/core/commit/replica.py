@@ -105,6 +105,7 @@ class StreamReplica:
         self.replicas: tuple[NodeId, ...] = ()  # Of that generation; () after a restart.
         self.suspects: tuple[NodeId, ...] = ()  # Kept by the primary.
         self.is_left_out = False  # It is none of the stream's replicas any more.
+        self.is_disowned = False  # It is open, and some committer says that it is none.
         self.is_closed = False  # It is open, but an operator wants no more appends.
         self.entries = Entries(FIRST_LSN)
         self.committed = Committed(EMPTY)
@@ -173,7 +174,8 @@ class StreamReplica:
     @property
     def is_member(self) -> bool:
         """It is whole, and was one of the stream's replicas: readers count on it."""
-        return self.is_valid and self.opened > 0 and not self.is_left_out
+        is_one = not self.is_left_out and not self.is_disowned
+        return self.is_valid and self.opened > 0 and is_one
 
     @property
     def is_in_doubt(self) -> bool:
@@ -334,7 +336,7 @@ class StreamReplica:
             effects.append(TruncateLog(self.stream_log, request.end))
         self.generation = self.opened = request.generation
         self.replicas, self.suspects = request.replicas, ()
-        self.is_left_out = False
+        self.is_left_out = self.is_disowned = False
         self.is_closed = not request.is_open
         self.state, self.why = ReplicaState.OPEN, ""
         opened = self.settle(Ack.DISK, ticket, StreamOpened(self.report()))
