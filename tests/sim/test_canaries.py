@@ -44,7 +44,7 @@ CAUGHT_LAST_TIME = {  # Tried first, to save time; any other seed of its kind wi
     "donor_takes_silence_for_stored": 23,
     "old_epochs_move_as_well": 140,
     "short_blocks_are_left_short": 146,
-    "donors_that_have_finished_never_look_again": 142,
+    "donors_that_have_finished_never_look_again": 17490,
     "wiped_node_counts_before_its_copies_are_back": 13,
     "commits_without_comparing": 12,
     "history_is_forgotten_early": 1,

@@ -48,7 +48,7 @@ class Rules:
             wrong = self._check_block(sender, block, at, window_last)
             if wrong is not None:
                 return wrong
-            at = block.end
+            at = max(at, block.end)  # A bridge may begin below START and is about what follows.
         return self.check_claim(min(at, self._end), message.next_lsn)
 
     def _check_block(
