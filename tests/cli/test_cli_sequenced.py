@@ -230,6 +230,8 @@ def test_get_from_a_sequenced_log(millrace: Command, log: str) -> None:
     assert told["record"]["position"] == "e1n2"
     held = [copy["node"] for copy in told["copies"] if copy["state"] == "data"]
     assert len(held) == 3
+    nowhere = millrace("log", "get", log, "1", "--copies")
+    assert (nowhere.code, "no node has a block there" in nowhere.out) == (0, True)
     millrace("log", "get", log, "e1n9").failed_with("position e1n9", "not written yet")
     millrace("log", "get", log, "0").refused_with("begin at 1", "e1n1")
     millrace("log", "read", log, "--from", "e1n99").failed_with("next position is e1n3")

@@ -7,7 +7,7 @@ from millrace.core.log_state import Marks
 from millrace.core.messages import Refusal, Standing
 from millrace.errors import CorruptBlock
 from millrace.limits import MIB, WEIGH_ENTRIES_MAX
-from millrace.lsn import epoch_of, lsn_of
+from millrace.lsn import lsn_of
 from millrace.store.contract import Store, StoreFailed
 from millrace.types import LSN_MAX, Ack, EntryKind, Epoch, LogId, Lsn, NodeId, Placement
 from tests.conformance.store_finding_suite import StoreFindingSuite
@@ -482,30 +482,6 @@ class StoreScatteredSuite(StoreFindingSuite):
         assert (part.first, part.end) == (at(1, 6), at(1, 91))
         assert rig.store.runs(LOG, at(3, 4), at(5, 0), 10) == []
         assert rig.store.runs(OTHER, Lsn(1), LSN_MAX, 10) == []
-
-    @REOPENED
-    def test_a_bridge_is_about_all_that_follows_in_its_epoch(
-        self, scattered: StoreRig, is_reopened: bool
-    ) -> None:
-        rig = scattered
-        bridges = [junk(LOG, first, 1, EntryKind.BRIDGE) for first in (at(1, 7), at(4, 1))]
-        for bridge in bridges:
-            rig.store.put(bridge, placed(1, 2, wave=0, recovery=8), Ack.DISK)
-        for first in (at(1, 4), at(2, 1)):
-            rig.store.put(make_block(first, 3), ONE, Ack.DISK)
-        rig.settle()
-        if is_reopened:
-            rig.reopen()
-
-        def bridge_over(lsn: Lsn) -> Lsn | None:
-            found = rig.store.bridge_over(LOG, lsn)
-            return None if found is None else found.first
-
-        for lsn in (at(1, 8), at(1, 1 << 30), at(4, 2)):
-            assert bridge_over(lsn) == lsn_of(epoch_of(lsn), 7 if epoch_of(lsn) == 1 else 1)
-        for lsn in (at(1, 5), at(1, 7), at(2, 0), at(2, 9), at(4, 0), at(4, 1), at(5, 1)):
-            assert bridge_over(lsn) is None
-        assert rig.store.bridge_over(OTHER, at(1, 8)) is None
 
     def test_many_scattered_blocks_are_weighed_by_a_few(self, scattered: StoreRig) -> None:
         count = 8 * WEIGH_ENTRIES_MAX

@@ -4,12 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
+from millrace.codec.blocks import junk
 from millrace.errors import CorruptBlock
 from millrace.limits import MIB, SCAN_BLOCKS_MAX, SHIP_ENTRIES_MAX
 from millrace.store.contract import Store
-from millrace.types import LSN_MAX, Ack, Block, Copy, Lsn, NodeId
+from millrace.types import LSN_MAX, Ack, Block, Copy, EntryKind, Lsn, NodeId
 from tests.conformance.store_rig import LOG, OTHER, StoreRig, make_block
-from tests.conformance.store_scattered_suite import REOPENED, StoreScatteredSuite, at, placed
+from tests.conformance.store_scattered_suite import ONE, REOPENED, StoreScatteredSuite, at, placed
 
 
 def shipped(
@@ -171,3 +172,27 @@ class StoreShippingSuite(StoreScatteredSuite):
         for first in range(1, 9):
             rig.store.put(make_block(first), placed(first % 2, wave=0), Ack.DISK)
         assert shipped(rig.store, 3, 8, by(1)) == ([3, 5, 7], 8)
+
+    @REOPENED
+    def test_a_bridge_is_about_all_that_follows_in_its_epoch(
+        self, scattered: StoreRig, is_reopened: bool
+    ) -> None:
+        rig = scattered
+        bridges = [junk(LOG, first, 1, EntryKind.BRIDGE) for first in (at(1, 7), at(4, 1))]
+        for bridge in bridges:
+            rig.store.put(bridge, placed(1, 2, wave=0, recovery=8), Ack.DISK)
+        for first in (at(1, 4), at(2, 1)):
+            rig.store.put(make_block(first, 3), ONE, Ack.DISK)
+        rig.settle()
+        if is_reopened:
+            rig.reopen()
+
+        def bridge_over(lsn: Lsn) -> Lsn | None:
+            found = rig.store.bridge_over(LOG, lsn)
+            return None if found is None else found.first
+
+        assert bridge_over(at(1, 8)) == bridge_over(at(1, 1 << 30)) == at(1, 7)
+        assert bridge_over(at(4, 2)) == at(4, 1)
+        for lsn in (at(1, 5), at(1, 7), at(2, 0), at(2, 9), at(4, 0), at(4, 1), at(5, 1)):
+            assert bridge_over(lsn) is None
+        assert rig.store.bridge_over(OTHER, at(1, 8)) is None

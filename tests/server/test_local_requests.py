@@ -8,7 +8,7 @@ from millrace.core.messages import Stored
 from millrace.core.procedure import Answer, Failure, FailureKind
 from millrace.server.local import LocalRequests
 
-SOON_MS, LATER_MS, NEVER_MS = 5, 20, 60_000
+SOON_MS, LATER_MS, NEVER_MS = 5, 200, 60_000
 
 
 class Heard:

@@ -10,9 +10,9 @@ from millrace.core.replication import Replication
 from millrace.sim.schedule import SECOND
 from millrace.sim.sequenced.shape import SequencedShape, Trouble
 from millrace.sim.sequenced.shape import draw as draw_sequenced
-from millrace.sim.shape import Shape, draw
+from millrace.sim.shape import Shape
 from millrace.sim.violation import Violation
-from millrace.sim.world import World
+from tests.sim.quiet_worlds import quiet_shape, run_world
 
 NODES, SPARES = 5, 3
 WORLDS = 20
@@ -21,10 +21,9 @@ WORLDS_MAX = 100  # One in five shows the planted bug.
 
 def slow_shape(seed: str) -> Shape:
     """Appends go on for as long as nodes come and go."""
-    return msgspec.structs.replace(
-        draw(seed),
-        nodes=NODES,
-        families=(),
+    return quiet_shape(
+        seed,
+        NODES,
         chaos_us=6 * SECOND,
         think_us=SECOND // 100,
         appends_max=100,
@@ -57,17 +56,10 @@ def moving_logs(seed: str) -> SequencedShape:
     )
 
 
-def run_world(seed: int) -> World:
-    name = str(seed)
-    world = World(f"sequenced:{name}", slow_shape(name), sequenced_shape=moving_logs(name))
-    world.run()
-    return world
-
-
 def run_worlds(seeds: range) -> Counter[str]:
     counters: Counter[str] = Counter()
-    for seed in seeds:
-        counters.update(run_world(seed).counters)
+    for seed in map(str, seeds):
+        counters.update(run_world(seed, slow_shape(seed), moving_logs(seed)).counters)
     return counters
 
 

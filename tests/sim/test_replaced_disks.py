@@ -4,12 +4,13 @@ import msgspec
 import pytest
 
 from millrace.core.replication import Replication
+from millrace.core.sequenced.settings import RECORDS_PER_EPOCH_MAX
 from millrace.sim.schedule import SECOND
 from millrace.sim.sequenced.shape import SequencedShape, Trouble
 from millrace.sim.sequenced.shape import draw as draw_sequenced
-from millrace.sim.shape import Shape, draw
-from millrace.sim.world import World
+from millrace.sim.shape import Shape
 from millrace.types import AuthoritativeStatus
+from tests.sim.quiet_worlds import quiet_shape, run_world
 
 NODES = 4
 # What showed when a seed failed: two donors each of which had given what the other waited for (24,
@@ -18,21 +19,17 @@ FAILED_ONCE = ("24", "234", "259")
 
 
 def busy_shape(seed: str) -> Shape:
-    return msgspec.structs.replace(
-        draw(seed),
-        nodes=NODES,
-        families=(),
-        chaos_us=3 * SECOND,
-        think_us=SECOND // 500,
-        appends_max=300,
-        append_ms=3_000,
-    )
+    return quiet_shape(seed, NODES, think_us=SECOND // 500, appends_max=300, append_ms=3_000)
 
 
 def replaced_logs(seed: str) -> SequencedShape:
     shape = draw_sequenced(seed)
     settings = msgspec.structs.replace(
-        shape.settings, sync_leaders=min(1, shape.settings.sync_leaders), leaders=None, extras=0
+        shape.settings,
+        sync_leaders=min(1, shape.settings.sync_leaders),
+        leaders=None,
+        extras=0,
+        records_per_epoch=RECORDS_PER_EPOCH_MAX,
     )
     return msgspec.structs.replace(
         shape,
@@ -43,7 +40,7 @@ def replaced_logs(seed: str) -> SequencedShape:
         nodeset_size=NODES,
         has_second_chance=False,
         statuses_ms=500,
-        settings=msgspec.structs.replace(settings, records_per_epoch=(1 << 32) - 2),
+        settings=settings,
         napping_share=0.0,
         trims=False,
         troubles=(*(Trouble.DISK_REPLACED,) * 3, Trouble.SEQUENCER_MUTED),
@@ -53,8 +50,7 @@ def replaced_logs(seed: str) -> SequencedShape:
 
 @pytest.mark.parametrize("seed", [*FAILED_ONCE, "1", "2", "3", "4"])
 def test_every_node_gets_its_copies_back(seed: str) -> None:
-    world = World(f"sequenced:{seed}", busy_shape(seed), sequenced_shape=replaced_logs(seed))
-    world.run()
+    world = run_world(seed, busy_shape(seed), replaced_logs(seed))
     entries = world.sequenced.status_entries()
     incomplete = AuthoritativeStatus.UNDERREPLICATION
     lost = {node for node, entry in entries.items() if entry.status is incomplete}

@@ -10,17 +10,16 @@ from millrace.core.replication import Replication
 from millrace.sim.schedule import SECOND
 from millrace.sim.sequenced.shape import SequencedShape, Trouble
 from millrace.sim.sequenced.shape import draw as draw_sequenced
-from millrace.sim.shape import Shape, draw
+from millrace.sim.shape import Shape
 from millrace.sim.world import World
+from tests.sim.quiet_worlds import quiet_shape, run_world
 
 WORLDS_MAX = 60
 REWINDS_PER_DEATH = 6  # To pass a node over, and to ask all for what only they can tell.
 
 
 def calm_shape(seed: str) -> Shape:
-    return msgspec.structs.replace(
-        draw(seed), nodes=5, families=(), chaos_us=3 * SECOND, appends_max=100, records_max=3
-    )
+    return quiet_shape(seed, appends_max=100, records_max=3)
 
 
 def calm_logs(seed: str) -> SequencedShape:
@@ -54,8 +53,7 @@ def test_a_node_that_dies_for_good_costs_a_reader_few_rewinds(seed: str) -> None
 
 @pytest.mark.parametrize("seed", ["1", "2", "3", "4", "5"])
 def test_without_faults_a_reader_is_never_rewound(seed: str) -> None:
-    world = World(f"sequenced:{seed}", calm_shape(seed), sequenced_shape=calm_logs(seed))
-    world.run()
+    world = run_world(seed, calm_shape(seed), calm_logs(seed))
     assert [reader.rewinds for reader in world.sequenced.readers] == [0] * len(
         world.sequenced.readers
     )
@@ -63,15 +61,7 @@ def test_without_faults_a_reader_is_never_rewound(seed: str) -> None:
 
 def muted_shape(seed: str) -> Shape:
     """Many appends are under way at any time."""
-    return msgspec.structs.replace(
-        draw(seed),
-        nodes=5,
-        families=(),
-        chaos_us=3 * SECOND,
-        appends_in_flight=4,
-        appends_max=300,
-        think_us=500,
-    )
+    return quiet_shape(seed, appends_in_flight=4, appends_max=300, think_us=500)
 
 
 def muted_logs(seed: str) -> SequencedShape:
@@ -89,8 +79,7 @@ def muted_logs(seed: str) -> SequencedShape:
 def worlds_with_holes() -> Iterator[World]:
     """About one in four has any."""
     for seed in map(str, range(1, WORLDS_MAX)):
-        world = World(f"sequenced:{seed}", muted_shape(seed), sequenced_shape=muted_logs(seed))
-        world.run()
+        world = run_world(seed, muted_shape(seed), muted_logs(seed))
         if world.counters["junk.hole"]:
             yield world
 

@@ -51,8 +51,8 @@ class LocalRequests:
             return
         loop = asyncio.get_running_loop()
         now_s = loop.time()
-        late = [number for number, (_, deadline_s) in self._called.items() if deadline_s <= now_s]
-        for number in late:
+        late = [(end_s, number) for number, (_, end_s) in self._called.items() if end_s <= now_s]
+        for _, number in sorted(late):
             done, _ = self._called.pop(number)
             done(Failure(FailureKind.TIMED_OUT, "the node did not answer itself in time"))
         nearest_s = min((each[1] for each in self._called.values()), default=NEVER_S)

@@ -8,7 +8,6 @@ reports back to the core.
       batches everybody else is served.  A filter that lets little through makes no difference.
 """
 
-import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -268,10 +267,12 @@ class NodeShell:
         """Where a stream begins, behind the last block of an epoch."""
         if not isinstance(order, ShipBlocks) or not order.is_first:
             return ()
-        with contextlib.suppress(CorruptBlock):  # Others have the same.
+        try:
             bridge = self.store.bridge_over(order.log, order.first)
-            return () if bridge is None else (bridge,)
-        return ()
+        except CorruptBlock:  # Others have the same.
+            self.corrupt_blocks += 1
+            return ()
+        return () if bridge is None else (bridge,)
 
     def _skip_damaged(self, order: ShipBlocks | ShipCommitted) -> None:
         """The first block to send is damaged: find out where it lies."""

@@ -192,3 +192,13 @@ def test_a_node_that_misbehaves_for_ever_does_not_hold_up_the_reader() -> None:
     cluster.run(60_000)
     assert cluster.shown() == records(1, 300)
     assert cluster.stream.rewinds.total <= 2
+
+
+def test_a_bridge_may_begin_below_start_and_claims_nothing_below_it() -> None:
+    bridge = block(at(8), 1, EntryKind.BRIDGE)
+    stream = reading()
+    stream.arrived(THREE, blocks(bridge, next_lsn=NEXT), 0)
+    assert stream.hearing.misbehaviours == {}
+    stream = reading()
+    stream.arrived(THREE, blocks(bridge, next_lsn=at(9)), 0)
+    assert stream.hearing.misbehaviours == {Misbehaviour.BACKWARDS: 1}

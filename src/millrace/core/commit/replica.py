@@ -174,8 +174,8 @@ class StreamReplica:
     @property
     def is_member(self) -> bool:
         """It is whole, and was one of the stream's replicas: readers count on it."""
-        is_one = not self.is_left_out and not self.is_disowned
-        return self.is_valid and self.opened > 0 and is_one
+        is_former = self.is_left_out or self.is_disowned
+        return self.is_valid and self.opened > 0 and not is_former
 
     @property
     def is_in_doubt(self) -> bool:

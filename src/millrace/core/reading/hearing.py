@@ -89,7 +89,7 @@ class Hearing:
         was_incomplete = sender.is_incomplete
         sender.started(is_incomplete, now_ms)
         self._roster.started(sender)
-        self._roster.told_what_it_lacks(sender, was_incomplete, now_ms)
+        self._roster.told_what_it_lacks(sender, now_ms, was_incomplete)
         early, sender.early = sender.early, []
         for push in early:
             wrong = self._take(sender, push, now_ms)
@@ -103,7 +103,7 @@ class Hearing:
         if wrong is not None:
             return wrong
         if was_incomplete:
-            self._roster.told_what_it_lacks(sender, was_incomplete, now_ms)
+            self._roster.told_what_it_lacks(sender, now_ms, was_incomplete=True)
         if has_data(push):
             self._roster.sent_data(sender, self._delivery.next_lsn)
         if isinstance(push, Damaged):

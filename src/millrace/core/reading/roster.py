@@ -73,7 +73,7 @@ class Roster:
             self.list_down(node, RewindReason.STATUS, now_ms)
         return emptied
 
-    def told_what_it_lacks(self, sender: Sender, was_incomplete: bool, now_ms: int) -> None:
+    def told_what_it_lacks(self, sender: Sender, now_ms: int, was_incomplete: bool) -> None:
         """One that may have lacked copies, by its own word or the cluster's, lacks none now.  While
         they were made anew, others may have got some behind what they have passed.  Keeps I4."""
         is_news = self._read_set.is_lost(sender.node) and sender.node not in self._mended

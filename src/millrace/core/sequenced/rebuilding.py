@@ -211,8 +211,8 @@ class LogWalk:
                 self._tally.leave(copy, lost, "it is not released yet")
                 continue
             donor = self._donor_of(copy, lost)
-            mine = jobs if donor == self._ward.me else of_others.setdefault(donor, [])
-            mine.append(_Job(copy, lost))
+            of_donor = jobs if donor == self._ward.me else of_others.setdefault(donor, [])
+            of_donor.append(_Job(copy, lost))
         for batch in _batches(jobs):
             yield from self._give(site, batch)
         for donor, waiting in sorted(of_others.items()):
