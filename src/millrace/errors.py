@@ -308,7 +308,7 @@ class PartitionUnavailable(Unavailable):
 
 
 class BucketNotReady(Unavailable):
-    """The bucket was made, but not all of its partitions have a master yet."""
+    """The bucket was made, but not all of its partitions are served by a master yet."""
 
     code = "bucket_not_ready"
     is_definite = False

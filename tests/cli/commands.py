@@ -36,7 +36,7 @@ class Ran:
 
     def _complained(self, code: int, words: tuple[str, ...]) -> None:
         assert self.code == code, (self.code, self.out, self.err)
-        assert self.err.startswith("error: ")
+        assert sum(line.startswith("error: ") for line in self.err.splitlines()) == 1, self.err
         assert "Traceback" not in self.err
         for word in words:
             assert word in self.err

@@ -38,7 +38,9 @@ def test_an_append_that_is_held_back_is_waited_for_aloud(
     dead = [node.id for node in four.nodes if node.id not in needed][:2]
     for node in dead:
         four.kill(node)
-    alone("--timeout", "1s", "log", "append", "events", "held back").failed_with("may or may not")
+    appending = alone("--timeout", "1s", "log", "append", "events", "held back")
+    appending.failed_with("may or may not")
+    assert "asking for 1 s more, `millrace cluster status` shows" in appending.err
     reading = start_process(
         "log", "read", "events", "--from", "-1", "--format", "raw", cluster=four
     )

@@ -1,15 +1,23 @@
 """Making, finding and deleting buckets in the repository."""
 
 import asyncio
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
 import pytest
 
 from millrace.client import bucket_creating
-from millrace.core.documents.document import FailoverId
+from millrace.core.documents.document import FailoverId, PartitionState
 from millrace.core.documents.map import BucketAttributes, BucketRecord
 from millrace.core.documents.seats import promoted
+from millrace.core.messages import Message
+from millrace.core.messages.documents import (
+    BucketsDescribed,
+    DescribeBuckets,
+    HostedBucket,
+    HostedPartition,
+)
 from millrace.errors import (
     BucketExists,
     BucketNotReady,
@@ -63,11 +71,45 @@ async def keep(directory: ClusterDirectory, partitions: int) -> None:
     assert await directory.replace_bucket(made, version)
 
 
+class Nodes:
+    """What they say of the bucket: the masters serve what the repository says, from their second
+    answer on, except those that are late."""
+
+    def __init__(self, directory: ClusterDirectory, late: Collection[int] = ()) -> None:
+        self._directory = directory
+        self._late = late
+        self._asked: set[NodeId] = set()
+
+    async def ask(self, node: NodeId, message: Message, timeout_ms: int) -> Message:
+        assert isinstance(message, DescribeBuckets)
+        is_ordered = node in self._asked and node not in self._late
+        self._asked.add(node)
+        record, _ = await self._directory.read_bucket(NAME)
+        assert record is not None and record.id == message.bucket
+        held = tuple(
+            HostedPartition(number, PartitionState.ACTIVE, 1, is_ordered=is_ordered)
+            for number in message.partitions
+            if record.seats[number].active == node
+        )
+        return BucketsDescribed((HostedBucket(record.id, 1, True, True, held),))
+
+
+async def create(
+    directory: ClusterDirectory,
+    name: str,
+    attributes: BucketAttributes,
+    timeout_ms: int,
+    late: Collection[int] = (),
+) -> BucketRecord:
+    ask = Nodes(directory, late).ask
+    return await bucket_creating.create(directory, ask, name, attributes, timeout_ms)
+
+
 def test_a_bucket_is_made_when_every_partition_has_a_master() -> None:
     async def work() -> None:
         directory = await directory_of(*map(node, (1, 2, 3)))
         keeping = asyncio.create_task(keep(directory, SMALL.partitions))
-        record = await bucket_creating.create(directory, NAME, SMALL, 10_000)
+        record = await create(directory, NAME, SMALL, 10_000)
         await keeping
         assert record.attributes == SMALL
         masters = [seat.active for seat in record.seats]
@@ -77,12 +119,25 @@ def test_a_bucket_is_made_when_every_partition_has_a_master() -> None:
     run(work())
 
 
+def test_one_whose_masters_do_not_serve_in_time_is_told() -> None:
+    """The keeper has written down who they are, and they have not heard of it."""
+
+    async def work() -> None:
+        directory = await directory_of(*map(node, (1, 2, 3)))
+        keeping = asyncio.create_task(keep(directory, SMALL.partitions))
+        with pytest.raises(BucketNotReady, match="2 of 6 partitions are not served"):
+            await create(directory, NAME, SMALL, 200, late=(2,))
+        await keeping
+
+    run(work())
+
+
 def test_one_that_is_not_ready_in_time_is_told_and_stays() -> None:
     async def work() -> None:
         directory = await directory_of(node(1), node(2))
         keeping = asyncio.create_task(keep(directory, 4))
         with pytest.raises(BucketNotReady, match="2 of 6 partitions") as raised:
-            await bucket_creating.create(directory, NAME, SMALL, 100)
+            await create(directory, NAME, SMALL, 100)
         await keeping
         assert not raised.value.is_definite
         record, _ = await directory.read_bucket(NAME)
@@ -95,9 +150,9 @@ def test_a_name_is_given_once() -> None:
     async def work() -> None:
         directory = await directory_of(node(1), node(2))
         with pytest.raises(BucketNotReady):
-            await bucket_creating.create(directory, NAME, SMALL, 1)
+            await create(directory, NAME, SMALL, 1)
         with pytest.raises(BucketExists):
-            await bucket_creating.create(directory, NAME, SMALL, 1)
+            await create(directory, NAME, SMALL, 1)
 
     run(work())
 
@@ -115,10 +170,10 @@ def test_one_whose_answer_was_lost_and_that_has_masters_since_is_ours() -> None:
 
     async def work() -> None:
         directory = await directory_of(node(1), node(2), repository=Forgetful())
-        record = await bucket_creating.create(directory, NAME, SMALL, 10_000)
+        record = await create(directory, NAME, SMALL, 10_000)
         assert record.id == 1
         with pytest.raises(BucketExists):
-            await bucket_creating.create(directory, NAME, SMALL, 1)
+            await create(directory, NAME, SMALL, 1)
 
     run(work())
 
@@ -128,10 +183,10 @@ def test_buckets_have_ids_of_their_own() -> None:
         directory = await directory_of(node(1), node(2))
         for name in ("a", "b"):
             with pytest.raises(BucketNotReady):
-                await bucket_creating.create(directory, name, SMALL, 1)
+                await create(directory, name, SMALL, 1)
         await bucket_creating.delete(directory, "b")
         with pytest.raises(BucketNotReady):
-            await bucket_creating.create(directory, "b", SMALL, 1)
+            await create(directory, "b", SMALL, 1)
         assert [record.id for record in await directory.buckets()] == [1, 3]
 
     run(work())
@@ -151,7 +206,7 @@ def test_copies_need_nodes_that_live_and_hold_documents(
     async def work() -> None:
         directory = await directory_of(*nodes, live=live)
         with pytest.raises(TooFewNodes, match="and 1 live"):
-            await bucket_creating.create(directory, NAME, SMALL, 1)
+            await create(directory, NAME, SMALL, 1)
         assert await directory.buckets() == []
 
     run(work())
@@ -188,7 +243,7 @@ def test_the_map_has_the_addresses_of_the_documents_ports() -> None:
         with pytest.raises(UnknownBucket):
             await bucket_creating.read_map(directory, NAME)
         with pytest.raises(BucketNotReady):
-            await bucket_creating.create(directory, NAME, SMALL, 1)
+            await create(directory, NAME, SMALL, 1)
         read = await bucket_creating.read_map(directory, NAME)
         assert read.addresses == {1: "documents:1", 2: "documents:2"}
 
@@ -199,7 +254,7 @@ def test_a_deleted_bucket_is_unknown() -> None:
     async def work() -> None:
         directory = await directory_of(node(1), node(2))
         with pytest.raises(BucketNotReady):
-            await bucket_creating.create(directory, NAME, SMALL, 1)
+            await create(directory, NAME, SMALL, 1)
         await bucket_creating.delete(directory, NAME)
         with pytest.raises(UnknownBucket):
             await bucket_creating.delete(directory, NAME)

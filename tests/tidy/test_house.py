@@ -5,8 +5,6 @@ import re
 import subprocess
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
@@ -30,35 +28,40 @@ def name_of(path: Path) -> str:
 
 
 SOURCES = [path for path in tracked("*.py") if "tests" not in path.parts]
+# `tests/support` may poll; it is where waiting for a condition lives.
+TESTS = [p for p in tracked("tests/*.py") if p != Path(__file__) and "support" not in p.parts]
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_a_module_is_one_decision(path: Path) -> None:
-    text = path.read_text()
-    assert text.count("\n") <= LINES_MAX, "a module this long holds two ideas"
-    assert path.stem not in BANNED_NAMES, "name it after what it decides"
-    assert ast.get_docstring(ast.parse(text)), "say what the module is for"
+def test_a_module_is_one_decision() -> None:
+    offenders = []
+    for path in SOURCES:
+        text = path.read_text()
+        if text.count("\n") > LINES_MAX:
+            offenders.append(f"{name_of(path)} is so long that it holds two ideas")
+        if path.stem in BANNED_NAMES:
+            offenders.append(f"{name_of(path)} is not named after what it decides")
+        if not ast.get_docstring(ast.parse(text)):
+            offenders.append(f"{name_of(path)} does not say what it is for")
+    assert not offenders
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_functions_fit_on_a_screen(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert node.end_lineno is not None
-            length = node.end_lineno - node.lineno + 1
-            assert length <= FUNCTION_LINES_MAX, f"{node.name} has {length} lines"
+def test_functions_fit_on_a_screen() -> None:
+    offenders = []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno is not None
+                length = node.end_lineno - node.lineno + 1
+                if length > FUNCTION_LINES_MAX:
+                    offenders.append(f"{name_of(path)}: {node.name} has {length} lines")
+    assert not offenders
 
 
-@pytest.mark.parametrize(
-    "path",
-    # `tests/support` may poll; it is where waiting for a condition lives.
-    [p for p in tracked("tests/*.py") if p != Path(__file__) and "support" not in p.parts],
-    ids=name_of,
-)
-def test_tests_neither_sleep_nor_mock_nor_skip(path: Path) -> None:
-    text = path.read_text()
-    for phrase in BANNED_IN_TESTS:
-        assert phrase not in text, phrase
+def test_tests_neither_sleep_nor_mock_nor_skip() -> None:
+    texts = [(name_of(path), path.read_text()) for path in TESTS]
+    assert not [
+        f"{name}: {phrase}" for name, text in texts for phrase in BANNED_IN_TESTS if phrase in text
+    ]
 
 
 def test_no_todo_without_an_owner() -> None:

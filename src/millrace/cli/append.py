@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from millrace.cli.output import Output
+from millrace.cli.output import Output, Tone
 from millrace.cli.quantities import parse_moment_us
 from millrace.cli.records import positions_json, show_range
 from millrace.cli.session import to_bytes
@@ -117,6 +117,11 @@ class Appending:
 
     async def _settle(self, unknown: UnknownAppend) -> Appended:
         """Keeps I2."""
+        self.output.say(
+            f"{str(unknown).partition(';')[0]}; asking for {self._timeout_ms / 1000:g} s more, "
+            "`millrace cluster status` shows which nodes do not answer",
+            Tone.WARNING,
+        )
         try:
             return await self._log.resume(unknown, timeout_ms=self._timeout_ms)
         except UnknownAppend as still:

@@ -71,7 +71,7 @@ def create(
     ] = None,
     format: FormatOption = None,
 ) -> None:
-    """Make a bucket, and wait until all of its partitions have a master."""
+    """Make a bucket, and wait until masters serve all of its partitions."""
     from millrace.cli.bucket_info import record_json, show_nodes
 
     session = session_of(context)

@@ -1,13 +1,15 @@
 """Making, finding and deleting buckets.
 
 A new bucket is one record in the repository, with wanted copies and no masters.  The keeper gives
-each partition its first master; whoever made the bucket waits for that.
+each partition its first master, and tells the master after it has written that down.  Whoever made
+the bucket waits until the masters say that they serve: any client may use it then.
 """
 
 import asyncio
 import re
 import time
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -16,6 +18,7 @@ import msgspec
 from millrace.client.bucket import Bucket
 from millrace.client.bucket_map import MapRead, PartitionMap
 from millrace.config import NAME_PATTERN, decoder_complaint
+from millrace.core.documents.document import PartitionId, PartitionState
 from millrace.core.documents.map import (
     PARTITIONS_MAX,
     REPLICAS_MAX,
@@ -24,16 +27,19 @@ from millrace.core.documents.map import (
 )
 from millrace.core.documents.placement import Copies, place
 from millrace.core.documents.seats import new_bucket
+from millrace.core.messages import Message
+from millrace.core.messages.documents import BucketsDescribed, DescribeBuckets
 from millrace.errors import (
     BucketExists,
     BucketNotReady,
     TooFewNodes,
+    Unavailable,
     UnknownBucket,
     UsageError,
 )
 from millrace.limits import DOCUMENT_FRAME_BYTES_MAX, MIB
 from millrace.meta.directory import ClusterDirectory
-from millrace.types import NO_NODE, Role
+from millrace.types import NO_NODE, NodeId, Role
 
 TIMEOUT_MS: Final = 30_000
 BUCKET_NAME_CHARS_MAX: Final = 100
@@ -41,6 +47,9 @@ MEMORY_BYTES_MIN: Final = 1 * MIB
 VALUE_BYTES_MAX: Final = DOCUMENT_FRAME_BYTES_MAX - MIB  # A frame has more than the value.
 LOOK_S: Final = 0.02
 LOOK_S_MAX: Final = 0.5
+ASK_MS: Final = 2_000
+
+AskNode = Callable[[NodeId, Message, int], Awaitable[Message]]
 
 # What each attribute may be.
 _RANGES: Final = {
@@ -72,7 +81,11 @@ def choose(name: str, attributes: Mapping[str, Any]) -> BucketAttributes:
 
 
 async def create(
-    directory: ClusterDirectory, name: str, attributes: BucketAttributes, timeout_ms: int
+    directory: ClusterDirectory,
+    ask: AskNode,
+    name: str,
+    attributes: BucketAttributes,
+    timeout_ms: int,
 ) -> BucketRecord:
     """Raises BucketExists, TooFewNodes, BucketNotReady."""
     until_s = asyncio.get_running_loop().time() + timeout_ms / 1000
@@ -86,7 +99,7 @@ async def create(
         found, _ = await directory.read_bucket(name)
         if found is None or found.id != id:
             raise _exists(name)
-    return await _when_ready(directory, record, until_s)
+    return await _when_ready(directory, ask, record, until_s)
 
 
 async def _place(directory: ClusterDirectory, attributes: BucketAttributes) -> tuple[Copies, ...]:
@@ -104,7 +117,7 @@ async def _place(directory: ClusterDirectory, attributes: BucketAttributes) -> t
 
 
 async def _when_ready(
-    directory: ClusterDirectory, made: BucketRecord, until_s: float
+    directory: ClusterDirectory, ask: AskNode, made: BucketRecord, until_s: float
 ) -> BucketRecord:
     loop = asyncio.get_running_loop()
     pause_s = LOOK_S
@@ -113,15 +126,46 @@ async def _when_ready(
         if record is None or record.id != made.id:
             raise UnknownBucket(f"bucket {made.name!r} was deleted while it was made")
         missing = sum(seat.active == NO_NODE for seat in record.seats)
+        lacking = "have no master yet; do its nodes and the keeper live?"
+        if not missing:
+            ask_ms = min(ASK_MS, max(1, int(1_000 * (until_s - loop.time()))))
+            missing = len(record.seats) - await _count_served(ask, record, ask_ms)
+            lacking = "are not served by their masters yet; do these nodes live?"
         if not missing:
             return record
         if loop.time() + pause_s > until_s:
             raise BucketNotReady(
                 f"bucket {made.name!r} is made, but {missing} of {len(record.seats)} partitions "
-                "have no master yet; do its nodes and the keeper live?"
+                f"{lacking}"
             )
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, LOOK_S_MAX)
+
+
+async def _count_served(ask: AskNode, record: BucketRecord, ask_ms: int) -> int:
+    """The partitions whose masters say that they serve them."""
+    led: defaultdict[NodeId, list[PartitionId]] = defaultdict(list)
+    for number, seat in enumerate(record.seats):
+        led[seat.active].append(PartitionId(number))
+    questions = {node: DescribeBuckets(record.id, tuple(numbers)) for node, numbers in led.items()}
+    asks = (_count_served_by(ask, node, asked, ask_ms) for node, asked in questions.items())
+    return sum(await asyncio.gather(*asks))
+
+
+async def _count_served_by(
+    ask: AskNode, master: NodeId, asked: DescribeBuckets, ask_ms: int
+) -> int:
+    try:
+        answer = await ask(master, asked, ask_ms)
+    except Unavailable:
+        return 0
+    described = answer.buckets if isinstance(answer, BucketsDescribed) else ()
+    return sum(
+        each.state is PartitionState.ACTIVE and each.is_ordered and each.is_confirmed
+        for bucket in described
+        if bucket.is_serving
+        for each in bucket.partitions
+    )
 
 
 async def read_map(directory: ClusterDirectory, name: str) -> MapRead:

@@ -344,12 +344,12 @@ class Client:
     async def create_bucket(
         self, name: str, *, timeout_ms: int = bucket_creating.TIMEOUT_MS, **attributes: Any
     ) -> Bucket:
-        """A new bucket, when all of its partitions have a master: else raises BucketNotReady.
+        """A new bucket, when its masters serve all partitions: else raises BucketNotReady.
         Attributes are `partitions`, `replicas` (besides the master), `memory_bytes` (on each node),
         `value_bytes_max`, `purge_after_s` (how long deletions are remembered)."""
         self.check_open()
         chosen = bucket_creating.choose(name, attributes)
-        await bucket_creating.create(self.directory, name, chosen, timeout_ms)
+        await bucket_creating.create(self.directory, self.ask_node, name, chosen, timeout_ms)
         return await self.bucket(name)
 
     async def bucket(self, name: str) -> Bucket:
