@@ -1,72 +1,16 @@
 """Donors give the copies of lost nodes to others: who gives, who takes, and when all is done."""
 
-from typing import Any
-
 import pytest
+from donor_walks import READABLE_END, holders, placements, rebuild, walk, ward, wipe
 from hypothesis import given
 from hypothesis import strategies as st
 from sequenced_cluster import LOG, ModelCluster, copy, data, junk, nodes
 
 from millrace.core.messages import Amend, Rebuild
-from millrace.core.procedure import Failure
 from millrace.core.replication import Replication, can_replicate
 from millrace.core.sequenced.rebuilding import LogWalk, Tally
-from millrace.core.sequenced.replacing import Ward
 from millrace.lsn import lsn_of
-from millrace.types import Copy, EntryKind, Epoch, Lsn, NodeId, Placement
-
-READABLE_END = lsn_of(Epoch(2), 1)
-WALKS_MAX = 12
-
-
-def ward(me: int, *rebuilding: int, **more: Any) -> Ward:
-    lost = frozenset(nodes(*rebuilding))
-    return Ward(NodeId(me), lost, disabled=lost, **more)
-
-
-def walk(
-    cluster: ModelCluster, ward: Ward, readable_end: Lsn = READABLE_END
-) -> tuple[Tally, Failure | None]:
-    tally = Tally()
-    node = cluster.nodes[ward.me]
-    running = LogWalk(LOG, ward, node.trim_end, node.end, readable_end, tally).run()
-    return tally, cluster.run(running)
-
-
-def rebuild(cluster: ModelCluster, *lost: int, **more: frozenset[NodeId]) -> int:
-    """All donors walk, one after the other, until all have finished with all; the blocks given."""
-    finished: dict[NodeId, frozenset[NodeId]] = dict.fromkeys(nodes(*lost), frozenset())
-    givers = [n for n in cluster.nodes if n not in finished or n in more.get("leaving", ())]
-    given = 0
-    for _ in range(WALKS_MAX):
-        for me in givers:
-            if me in cluster.down:
-                continue
-            known = ward(me, *lost, finished=finished, **more)
-            tally, trouble = walk(cluster, known)
-            assert trouble is None
-            given += tally.blocks_done
-            finished = {
-                node: donors if tally.blocks_left.get(node) else donors | {me}
-                for node, donors in finished.items()
-            }
-        if all(donors.issuperset(givers) for donors in finished.values()):
-            return given
-    raise AssertionError(f"not finished: {finished}")
-
-
-def holders(cluster: ModelCluster, first: Lsn) -> set[NodeId]:
-    return {number for number, node in cluster.nodes.items() if first in node.blocks}
-
-
-def placements(cluster: ModelCluster, first: Lsn) -> set[Placement]:
-    held = [node.blocks[first][1] for node in cluster.nodes.values() if first in node.blocks]
-    return set(held)
-
-
-def wipe(cluster: ModelCluster, *lost: int) -> None:
-    for node in nodes(*lost):
-        cluster.nodes[node].blocks.clear()
+from millrace.types import Copy, EntryKind, Epoch, NodeId, Placement
 
 
 def test_a_lost_copy_is_made_anew_and_all_holders_say_where() -> None:
@@ -144,7 +88,7 @@ def test_a_walk_that_was_interrupted_makes_no_copy_twice() -> None:
         cluster.append(data(1, offset), (1, 2, 3))
     wipe(cluster, 3)
     node = cluster.nodes[NodeId(1)]
-    first = LogWalk(LOG, ward(1, 3), node.trim_end, node.end, READABLE_END, Tally()).run()
+    first = LogWalk(LOG, ward(1, 3), node.trim_end, node.end, READABLE_END, Tally(), junk).run()
     cluster.interrupt(first, 6)
     assert any(isinstance(message, Rebuild) for _, message in cluster.asked)
     rebuild(cluster, 3)
@@ -236,17 +180,6 @@ def test_a_node_that_takes_nothing_is_passed_by(full: int, taker: int) -> None:
     cluster.nodes[NodeId(full)].refuses_stores = True
     rebuild(cluster, 3)
     assert holders(cluster, data(1, 1).first) == set(nodes(1, 2, taker))
-
-
-def test_a_damaged_copy_is_fetched_from_another_holder() -> None:
-    cluster = ModelCluster(4)
-    block = data(1, 1)
-    cluster.append(block, (1, 2, 3))
-    cluster.nodes[NodeId(1)].damaged.add(block.first)
-    wipe(cluster, 3)
-    tally, _ = walk(cluster, ward(1, 3))
-    assert tally.blocks_done == 1
-    assert NodeId(4) in holders(cluster, block.first)
 
 
 def test_what_a_recovery_decided_later_stands() -> None:
@@ -479,7 +412,7 @@ def test_however_walks_are_interrupted_every_block_ends_up_where_its_copyset_say
     for _ in range(choices.draw(st.integers(0, 6), "interruptions")):
         me = choices.draw(st.sampled_from([n for n in cluster.nodes if n not in lost]), "donor")
         node = cluster.nodes[me]
-        begun = LogWalk(LOG, ward(me, *lost), node.trim_end, node.end, READABLE_END, Tally())
+        begun = LogWalk(LOG, ward(me, *lost), node.trim_end, node.end, READABLE_END, Tally(), junk)
         cluster.fails = lambda: choices.draw(st.sampled_from([0, 0, 0, -1, 1]), "fate")
         cluster.interrupt(begun.run(), choices.draw(st.integers(1, 12), "effects"))
     cluster.fails = lambda: 0

@@ -85,6 +85,14 @@ class NodeStatusEntry(msgspec.Struct, frozen=True):
         is_back = self.reason in (StatusReason.WIPED, StatusReason.RETURNED)
         return self.status is _UNDER and is_back and not self.is_draining
 
+    @property
+    def is_forsaken(self) -> bool:
+        """Dead, and what it alone had is lost."""
+        return self.status is _UNDER and self.reason in (
+            StatusReason.GONE,
+            StatusReason.UNRECOVERABLE,
+        )
+
 
 Entries = Mapping[NodeId, NodeStatusEntry]
 _USUAL: Final = NodeStatusEntry(_FULL)

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from typing import Final
 
+from millrace.codec.blocks import junk
 from millrace.core.epochs import is_metadata_log, log_of
 from millrace.core.messages import Release
 from millrace.core.procedure import DeadlinePassed
@@ -120,7 +121,7 @@ class Rebuilding:
             return True
         readable_end = self._shell.core.storage(log).readable_end
         unsettled = tally.unsettled
-        walk = LogWalk(log, ward, state.trim_end, state.end, readable_end, tally)
+        walk = LogWalk(log, ward, state.trim_end, state.end, readable_end, tally, junk)
         try:
             trouble = await self._runner.run(walk.run(), WALK_TIMEOUT_MS)
         except DeadlinePassed:
@@ -174,12 +175,12 @@ class Rebuilding:
 
 def ward_of(me: NodeId, entries: Entries, finished: dict[NodeId, frozenset[NodeId]]) -> Ward:
     usual = AuthoritativeStatus.FULLY_AUTHORITATIVE
-    rebuilding = frozenset(finished)
     return Ward(
         me,
-        rebuilding,
-        frozenset(node for node in rebuilding if entries[node].status is usual),
-        frozenset(node for node in rebuilding if entries[node].is_refillable),
-        frozenset(node for node, entry in entries.items() if entry.is_disabled),
-        finished,
+        rebuilding=frozenset(finished),
+        leaving=frozenset(node for node in finished if entries[node].status is usual),
+        refillable=frozenset(node for node in finished if entries[node].is_refillable),
+        forsaken=frozenset(node for node in finished if entries[node].is_forsaken),
+        disabled=frozenset(node for node, entry in entries.items() if entry.is_disabled),
+        finished=finished,
     )

@@ -17,6 +17,9 @@ nothing is remembered: whoever starts again walks again and finds less.
       to tell what was trimmed from what is lost.
   I6  A holder that was not told where the copies lie by now finds out by asking its donor: two that
       wait for each other, each for a block that the other need not give, would never finish.
+  I7  A record is lost when all that held it say that they have no whole copy, or have lost their
+      disks for good: there is nothing to give, and readers are told of it.  Who is silent may have
+      one.  What says that there is no record is made anew from what the index knows of it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,6 +36,7 @@ from millrace.core.messages import (
     FetchCopies,
     Fetched,
     Rebuild,
+    Refusal,
     Refused,
     Stored,
     Trimmed,
@@ -52,6 +56,7 @@ from millrace.core.procedure import (
     ask_all,
     note,
 )
+from millrace.core.repair import MakeJunk
 from millrace.core.replication import Locations, can_replicate
 from millrace.core.sequenced.replacing import Copyset, Ward, replace
 from millrace.limits import MIB
@@ -120,6 +125,7 @@ class _Job:
         self.targets: Copyset = ()
         self.stored: set[NodeId] = set()  # Those of the targets that have it.
         self.block: Block | None = None
+        self.in_vain: set[NodeId] = set()  # Who said that it has no whole copy.
 
     @property
     def first(self) -> Lsn:
@@ -131,6 +137,14 @@ class _Job:
 
     def holders(self) -> list[NodeId]:
         return [node for node in self.members if node not in self.gone]
+
+    def take(self, node: NodeId, answer: Answer) -> None:
+        """What a node says when it is asked for the block."""
+        blocks = answer.blocks if isinstance(answer, Fetched) else ()
+        self.block = next((b for b in blocks if b.extent() == self.copy.extent), None)
+        is_damaged = isinstance(answer, Refused) and answer.reason is Refusal.CORRUPT
+        if self.block is None and (is_damaged or isinstance(answer, Fetched)):
+            self.in_vain.add(node)
 
     def place(self, copyset: Copyset, targets: Copyset) -> None:
         self.placement = msgspec.structs.replace(self.copy.placement, copyset=copyset)
@@ -146,10 +160,18 @@ class LogWalk:
     """One walk through this node's index of one log, [first, end)."""
 
     def __init__(
-        self, log: LogId, ward: Ward, first: Lsn, end: Lsn, readable_end: Lsn, tally: Tally
+        self,
+        log: LogId,
+        ward: Ward,
+        first: Lsn,
+        end: Lsn,
+        readable_end: Lsn,
+        tally: Tally,
+        make_junk: MakeJunk,
     ) -> None:
         self._log = log
         self._ward = ward
+        self._make_junk = make_junk
         self._first = first
         self._end = end
         self._readable_end = readable_end
@@ -276,6 +298,7 @@ class LogWalk:
         for _ in range(ROUNDS_MAX):
             jobs = [job for job in jobs if self._choose(site, job)]
             yield from self._fetch(jobs)
+            jobs = yield from self._not_lost(jobs)
             yield from self._send([job for job in jobs if job.block is not None])
             stored = [job for job in jobs if job.stored.issuperset(job.targets)]
             done = yield from self._tell(site, stored)
@@ -312,14 +335,39 @@ class LogWalk:
     def _fetch(self, jobs: Iterable[_Job]) -> Procedure[None]:
         """Read the blocks that are to be sent: here, or if the copy is damaged, elsewhere."""
         missing = [job for job in jobs if job.block is None and job.targets]
-        sources = {job.first: [self._ward.me, *job.holders()] for job in missing}
+        sources = {job.first: [self._ward.me, *self._others_asked(job)] for job in missing}
         while missing:
             asks = [Ask(sources[job.first].pop(0), job.fetch(self._log)) for job in missing]
             answers = yield from ask_all(asks)
-            for job, answer in zip(missing, answers, strict=True):
-                blocks = answer.blocks if isinstance(answer, Fetched) else ()
-                job.block = next((b for b in blocks if b.extent() == job.copy.extent), None)
+            for asked, job, answer in zip(asks, missing, answers, strict=True):
+                job.take(asked.node, answer)
+                if job.block is None and not sources[job.first]:
+                    job.block = self._made_anew(job.copy.extent)
             missing = [job for job in missing if job.block is None and sources[job.first]]
+
+    def _others_asked(self, job: _Job) -> list[NodeId]:
+        """Lost ones last: those that are drained have their copies, and others may have got theirs
+        back."""
+        asked = set(job.members) - {self._ward.me} - self._ward.forsaken
+        return sorted(asked, key=lambda node: (node in job.lost, job.members.index(node)))
+
+    def _made_anew(self, extent: Extent) -> Block | None:
+        if extent.kind is EntryKind.DATA:
+            return None
+        count = extent.last - extent.first + 1
+        made = self._make_junk(self._log, extent.first, count, extent.kind)
+        return made if made.extent() == extent else None
+
+    def _not_lost(self, jobs: Sequence[_Job]) -> Procedure[list[_Job]]:
+        """Keeps I7."""
+        left: list[_Job] = []
+        for job in jobs:
+            unheard = {self._ward.me, *job.members} - job.in_vain - self._ward.forsaken
+            if job.block is None and job.targets and not unheard:
+                yield from note("rebuilding.lost", log=self._log, lsn=show(job.first))
+            else:
+                left.append(job)
+        return left
 
     def _send(self, jobs: Iterable[_Job]) -> Procedure[None]:
         asks: list[Ask] = []

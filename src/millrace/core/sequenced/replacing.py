@@ -32,6 +32,7 @@ class Ward(msgspec.Struct, frozen=True):
     rebuilding: frozenset[NodeId]
     leaving: frozenset[NodeId] = frozenset()  # Of these, the drained: they still have their copies.
     refillable: frozenset[NodeId] = frozenset()  # Of these, the ones that are alive and empty.
+    forsaken: frozenset[NodeId] = frozenset()  # Of these, the dead that nobody waits for.
     disabled: frozenset[NodeId] = frozenset()  # Take no copies: all of the above, and more.
     finished: Mapping[NodeId, frozenset[NodeId]] = {}  # Node to be rebuilt: donors that are done.
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from millrace.codec.blocks import junk
 from millrace.core.messages import MetaList, MetaListing, MetaSet, Release, Tail
 from millrace.core.procedure import Answer
 from millrace.core.sequenced.append import Seats
@@ -64,7 +65,7 @@ class Donor:
             if state is None or not state.is_scattered:
                 continue
             readable_end = self._node.shell.core.storage(log).readable_end
-            walk = LogWalk(log, ward, state.trim_end, state.end, readable_end, tally)
+            walk = LogWalk(log, ward, state.trim_end, state.end, readable_end, tally, junk)
             before = tally.unsettled
 
             def walked(trouble: object, log: LogId = log, before: int = before) -> None:
