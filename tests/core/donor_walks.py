@@ -5,7 +5,8 @@ from typing import Any
 from sequenced_cluster import LOG, ModelCluster, junk, nodes
 
 from millrace.core.procedure import Failure
-from millrace.core.sequenced.rebuilding import LogWalk, Tally
+from millrace.core.sequenced.giving import Tally
+from millrace.core.sequenced.rebuilding import LogWalk
 from millrace.core.sequenced.replacing import Ward
 from millrace.lsn import lsn_of
 from millrace.types import Epoch, Lsn, NodeId, Placement

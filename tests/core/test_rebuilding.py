@@ -8,7 +8,8 @@ from sequenced_cluster import LOG, ModelCluster, copy, data, junk, nodes
 
 from millrace.core.messages import Amend, Rebuild
 from millrace.core.replication import Replication, can_replicate
-from millrace.core.sequenced.rebuilding import LogWalk, Tally
+from millrace.core.sequenced.giving import Tally
+from millrace.core.sequenced.rebuilding import LogWalk
 from millrace.lsn import lsn_of
 from millrace.types import Copy, EntryKind, Epoch, NodeId, Placement
 
@@ -113,48 +114,6 @@ def test_a_holder_that_nobody_helps_helps_itself() -> None:
     assert len(holders(cluster, block.first)) == 3
     (placement,) = placements(cluster, block.first)
     assert set(placement.copyset) == holders(cluster, block.first)
-
-
-def with_two_that_missed_each_others_amends() -> ModelCluster:
-    """Each has given a block that the other holds, while that one was away."""
-    cluster = ModelCluster(4)
-    first, second = data(1, 1), data(1, 2)
-    cluster.append(first, (1, 2, 3))
-    cluster.append(second, (2, 1, 3))
-    wipe(cluster, 3)
-    for me, other in ((1, 2), (2, 1)):
-        cluster.down = set(nodes(other))
-        tally, _ = walk(cluster, ward(me, 3))
-        assert (tally.blocks_done, tally.blocks_left) == (1, {3: 1})
-    cluster.down = set()
-    assert len(placements(cluster, first.first)) == len(placements(cluster, second.first)) == 2
-    return cluster
-
-
-def test_donors_that_missed_each_others_amends_do_not_wait_for_each_other() -> None:
-    cluster = with_two_that_missed_each_others_amends()
-    rebuild(cluster, 3)
-    assert placements(cluster, data(1, 1).first) == {Placement(nodes(1, 2, 4), 1)}
-    assert placements(cluster, data(1, 2).first) == {Placement(nodes(2, 1, 4), 1)}
-
-
-def test_holders_that_missed_later_waves_do_not_wait_for_each_other() -> None:
-    """Each has a copy of a wave that was given up, and names the other as the donor."""
-    cluster = ModelCluster(5)
-    for block, stale, later in ((data(1, 1), (1, 2, 3), 2), (data(1, 2), (2, 1, 3), 1)):
-        cluster.append(block, (later,), copyset=stale)
-        cluster.append(block, (stale[0], 4, 5), wave=2)
-    tallies = [walk(cluster, ward(me, 3))[0] for me in (1, 2)]
-    assert [tally.blocks_left for tally in tallies] == [{}, {}]
-    assert len(placements(cluster, data(1, 1).first)) == 1
-
-
-def test_an_earlier_wave_tells_nothing() -> None:
-    cluster = ModelCluster(4)
-    cluster.append(data(1, 1), (1,), copyset=(1, 2, 4))
-    cluster.append(data(1, 1), (2,), copyset=(1, 2, 3), wave=2)
-    tally, _ = walk(cluster, ward(2, 3))
-    assert tally.blocks_left == {3: 1}
 
 
 def test_a_node_that_is_away_is_not_waited_for_and_finishes_later() -> None:

@@ -19,12 +19,13 @@ from millrace.core.messages import (
 from millrace.core.sequenced.storage import SequencedStorage
 from millrace.core.statuses import NodeStatusEntry, StatusBoard, came, drain, gone
 from millrace.lsn import lsn_of
-from millrace.types import NO_LSN, Ack, Epoch, Lsn, NodeId, Placement
+from millrace.types import NO_LSN, Ack, AuthoritativeStatus, Epoch, Lsn, NodeId, Placement
 
 ME = NodeId(1)
 TICKET = (7, 1)
 BLOCK = data(1, 1)
 RELEASED = lsn_of(Epoch(1), 5)
+EMPTIED = NodeStatusEntry(AuthoritativeStatus.AUTHORITATIVE_EMPTY)
 WIPED, AWAY, DRAINED = came(None, "a", "b", 1), gone(None, "a", 1), drain(None, "a", 1)
 
 
@@ -108,7 +109,9 @@ def test_donors_amend_whatever_the_seal_and_sequencers_do_not() -> None:
             {1: DRAINED}, store(1, 2, 3, recovery=2), Refusal.NOT_READY, id="also for a recovery"
         ),
         pytest.param({1: WIPED}, store(1, 2, 3), None, id="is empty itself"),
-        pytest.param({1: DRAINED}, rebuild(), None, id="donors know whom they choose"),
+        pytest.param({1: DRAINED}, rebuild(), Refusal.NOT_READY, id="or for a donor"),
+        pytest.param({1: EMPTIED}, rebuild(), Refusal.NOT_READY, id="was emptied"),
+        pytest.param({1: WIPED}, rebuild(), None, id="gets its copies back"),
     ],
 )
 def test_copies_that_name_whoever_is_not_looked_for(

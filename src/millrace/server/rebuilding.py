@@ -16,7 +16,8 @@ from millrace.core.epochs import is_metadata_log, log_of
 from millrace.core.messages import Release
 from millrace.core.procedure import DeadlinePassed
 from millrace.core.sequenced.append import Seats
-from millrace.core.sequenced.rebuilding import LogWalk, Tally
+from millrace.core.sequenced.giving import Tally
+from millrace.core.sequenced.rebuilding import LogWalk
 from millrace.core.sequenced.replacing import Ward
 from millrace.core.sequenced.tail import find_tail
 from millrace.core.statuses import Entries, StatusBoard

@@ -122,6 +122,10 @@ class Node:
         self._window_last = max(self._window_last, window.window_last)
         return self.pump()
 
+    def tell_again(self) -> None:
+        """How far it has come, with the next of what is pumped."""
+        self._told = None
+
     def pump(self) -> list[Message]:
         """All that can be sent now."""
         pushed: list[Message] = []

@@ -188,33 +188,3 @@ def test_what_is_missing_is_sought_elsewhere_once(clean: int) -> None:
     assert [effect.gap.kind for effect in asked if isinstance(effect, DeliverGap)] == [
         GapKind.DATALOSS
     ]
-
-
-@pytest.mark.parametrize("knows_that_it_lacked", [True, False], ids=["by status", "by itself"])
-def test_what_others_passed_while_a_node_lacked_copies_is_asked_again(
-    knows_that_it_lacked: bool,
-) -> None:
-    """Node 3 gets the copies of node 2 behind what it has passed; then node 2 counts again."""
-    statuses = {NodeId(2): LOST} if knows_that_it_lacked else {}
-    settings = with_settings(is_single_copy=False)
-    cluster = Cluster(one_range([1, 2, 3], 2), at(1), at(3), settings, statuses)
-    for offset in (1, 2):
-        cluster.store(block(at(offset)), [1, 2], held_by=[1])
-    cluster.release(at(2))
-    cluster.nodes[NodeId(2)].is_incomplete = not knows_that_it_lacked
-    cluster.hang(1)
-    if knows_that_it_lacked:
-        cluster.hang(2)
-    cluster.open()
-    cluster.run(1_000)
-    assert cluster.shown() == []
-    cluster.nodes[NodeId(3)].copies = dict(cluster.nodes[NodeId(1)].copies)
-    if knows_that_it_lacked:
-        cluster.wake(2)
-    else:
-        cluster.nodes[NodeId(2)].is_incomplete = False
-        cluster.kill(2)
-        cluster.revive(2)
-    cluster.run(10_000)
-    assert cluster.shown() == ["1..1", "2..2"]
-    assert cluster.rewinds["refilled"] == 1

@@ -89,7 +89,8 @@ class Hearing:
         was_incomplete = sender.is_incomplete
         sender.started(is_incomplete, now_ms)
         self._roster.started(sender)
-        self._roster.told_what_it_lacks(sender, now_ms, was_incomplete)
+        if not is_incomplete:
+            self._roster.is_complete(sender, now_ms, was_incomplete)
         early, sender.early = sender.early, []
         for push in early:
             wrong = self._take(sender, push, now_ms)
@@ -102,8 +103,8 @@ class Hearing:
         wrong = self._receiver.take(sender, push, self._window.last)
         if wrong is not None:
             return wrong
-        if was_incomplete:
-            self._roster.told_what_it_lacks(sender, now_ms, was_incomplete=True)
+        if was_incomplete and not sender.is_incomplete:
+            self._roster.is_complete(sender, now_ms, was_incomplete)
         if has_data(push):
             self._roster.sent_data(sender, self._delivery.next_lsn)
         if isinstance(push, Damaged):

@@ -136,9 +136,11 @@ class ReadSet:
 
     # -- Statuses -----------------------------------------------------------------------------
 
-    def is_lost(self, node: NodeId) -> bool:
-        """By the word of the cluster, which may be late, the node lacks copies."""
-        return self._statuses.get(node) is AuthoritativeStatus.UNDERREPLICATION
+    @property
+    def lost(self) -> set[NodeId]:
+        """Who lacks copies, by the word of the cluster, which may be late."""
+        lost = AuthoritativeStatus.UNDERREPLICATION
+        return {node for node, status in self._statuses.items() if status is lost}
 
     def set_statuses(self, statuses: Statuses) -> frozenset[NodeId]:
         """Who was emptied."""

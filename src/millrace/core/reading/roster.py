@@ -24,6 +24,7 @@ class Roster:
         self._read_set = read_set
         self._lists = lists
         self._rewinds = rewinds
+        self._lacking: set[NodeId] = set()  # Who lacked copies when it was last heard of.
         self._mended: set[NodeId] = set()  # They lack nothing, though their statuses say so still.
 
     # -- Single nodes -------------------------------------------------------------------------
@@ -61,11 +62,16 @@ class Roster:
         for node in self._read_set.not_authoritative:
             self._lists.add_down(node, RewindReason.STATUS, self._read_set.senders)
         self._lists.apply()
+        self._lacking = self._read_set.lost
 
     def statuses_changed(self, statuses: Statuses, now_ms: int) -> frozenset[NodeId]:
         """Who was emptied."""
         emptied = self._read_set.set_statuses(statuses)
-        self._mended = {node for node in self._mended if self._read_set.is_lost(node)}
+        self._mended &= self._read_set.lost
+        refilled = self._lacking - self._read_set.lost - emptied
+        self._lacking = self._read_set.lost - self._mended
+        if any(n in refilled and not s.is_incomplete for n, s in self._read_set.senders.items()):
+            self._rewinds.schedule(RewindReason.REFILLED, now_ms)  # Keeps I4.
         if not emptied.isdisjoint(self._read_set.senders):
             # Others may hold new copies behind what they have said to have passed.
             self._rewinds.schedule(RewindReason.EMPTIED, now_ms)
@@ -73,12 +79,12 @@ class Roster:
             self.list_down(node, RewindReason.STATUS, now_ms)
         return emptied
 
-    def told_what_it_lacks(self, sender: Sender, now_ms: int, was_incomplete: bool) -> None:
-        """One that may have lacked copies, by its own word or the cluster's, lacks none now.  While
-        they were made anew, others may have got some behind what they have passed.  Keeps I4."""
-        is_news = self._read_set.is_lost(sender.node) and sender.node not in self._mended
-        if not sender.is_incomplete and (was_incomplete or is_news):
-            self._mended.add(sender.node)
+    def is_complete(self, sender: Sender, now_ms: int, was_incomplete: bool) -> None:
+        """It says that it lacks no copies.  If it did, by its own word or the cluster's, others may
+        have got some behind what they have passed.  Keeps I4."""
+        if was_incomplete or sender.node in self._lacking:
+            self._lacking.discard(sender.node)
+            self._mended |= self._read_set.lost & {sender.node}
             self._rewinds.schedule(RewindReason.REFILLED, now_ms)
 
     def nodeset_changed(self, now_ms: int) -> None:

@@ -4,7 +4,8 @@ Every holder of a block decides for itself whether it is the donor, and any of t
 same node to take the place of a lost one; nobody is asked.
 
   I1  Of a block's holders the first is the donor that is not rebuilt itself and has not finished:
-      one that has finished does not hold the block.  A holder that nobody helps helps itself.
+      one that has finished does not hold the block, as one that says so does not.  A holder that
+      nobody helps helps itself.
   I2  Copies go where the replication wants them, and first to nodes that have their disks.  Only
       if these are too few is a node that lives again, empty, given its own copies back.
   I3  The same node is chosen for all blocks of one copyset, whoever chooses: a donor that was
@@ -39,12 +40,14 @@ class Ward(msgspec.Struct, frozen=True):
     def lost_of(self, copyset: Collection[NodeId]) -> frozenset[NodeId]:
         return self.rebuilding.intersection(copyset)
 
-    def donor_of(self, placement: Placement, lost: Collection[NodeId]) -> NodeId:
-        """Of a block that this node holds, and that lacks those that are `lost`; keeps I1.  What
-        only drained nodes hold they give themselves; holes and bridges are held by more nodes than
-        their copysets name."""
+    def donor_of(
+        self, placement: Placement, lost: Collection[NodeId], absent: Collection[NodeId] = ()
+    ) -> NodeId:
+        """Of a block that this node holds, and that lacks those that are `lost`; `absent` are known
+        to have no copy.  Keeps I1.  What only drained nodes hold they give themselves; holes and
+        bridges are held by more nodes than their copysets name."""
         finished = (self.finished.get(node, ()) for node in lost)
-        done = {node for nodes in finished for node in nodes if node != self.me}
+        done = {node for nodes in finished for node in nodes if node != self.me}.union(absent)
         dead = self.rebuilding - self.leaving
         named = donor(placement, self.rebuilding | done) or donor(placement, dead | done)
         return named or self.me

@@ -10,7 +10,9 @@ I3  Readers see nothing above `released`, and `released` only goes up (G6).
 I4  A block stands for its positions until one of a higher precedence overlaps it (the store's I5).
 I5  A node that may have lost blocks says so with every claim.
 I7  No copy is taken that names a node whose copies are being made elsewhere: such a node is not
-    looked for later.  What donors send is good, and taken whatever the seal (rebuilding.py).
+    looked for later.  What donors send is good, and taken whatever the seal (rebuilding.py), but
+    not by a node that is drained or emptied: not all donors may have heard of that yet, and it
+    drops what it has.
 """
 
 import msgspec
@@ -228,7 +230,7 @@ class SequencedStorage:
 
     def _rebuild(self, ticket: Ticket, request: Rebuild) -> list[NodeEffect]:
         block, released = request.block, max(request.released, self.marks.released)
-        refusal = self._lack_room(block)
+        refusal = self._take_nothing() or self._lack_room(block)
         if block.log != self.log or block.last > released:
             detail = f"{block!r} cannot be rebuilt: released is {released}"
             refusal = Refused(Refusal.BAD_REQUEST, self.fence.epoch, detail)
@@ -252,15 +254,18 @@ class SequencedStorage:
 
     def _bar(self, request: Store) -> Refused | None:
         """Keeps I7."""
-        if self._board.refuses_copies():
-            detail = "this node takes no copies: it is drained, or not itself again yet"
-            return Refused(Refusal.NOT_READY, self.fence.epoch, detail)
         barred = self._board.barred_in(request.placement)
-        if barred is None:
-            return None
+        if barred is None or self._board.refuses_copies():
+            return self._take_nothing()
         # The sequencer will hear of it soon; this node is not to blame.
         detail = f"the copies of node {barred} are being made elsewhere"
         return Refused(Refusal.BUSY, self.fence.epoch, detail)
+
+    def _take_nothing(self) -> Refused | None:
+        if not self._board.refuses_copies():
+            return None
+        detail = "this node takes no copies: it is drained, or not itself again yet"
+        return Refused(Refusal.NOT_READY, self.fence.epoch, detail)
 
     def _complain(self, request: Store) -> Refused | None:
         block, recovery = request.block, request.placement.recovery

@@ -18,6 +18,7 @@ from millrace.core.replication import Authority
 from millrace.core.sequenced import (
     append,
     digest,
+    giving,
     rebuilding,
     recovery,
     whereabouts,
@@ -237,7 +238,7 @@ def short_blocks_are_left_short(patch: Patch) -> None:
     def careless(self: Any, ward: Ward, epoch: Epoch, copyset: Any) -> Any:
         return ward.lost_of(copyset)
 
-    patch(rebuilding._Site, "lacking", careless)
+    patch(giving.Site, "lacking", careless)
 
 
 @canary
@@ -267,7 +268,7 @@ def old_epochs_move_as_well(patch: Patch) -> None:
             for each in find(changes, current)
         )
 
-    for user in (whereabouts, rebuilding):
+    for user in (whereabouts, giving):
         patch(user, "ranges", hasty)
 
 

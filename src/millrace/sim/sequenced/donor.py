@@ -8,7 +8,8 @@ from millrace.codec.blocks import junk
 from millrace.core.messages import MetaList, MetaListing, MetaSet, Release, Tail
 from millrace.core.procedure import Answer
 from millrace.core.sequenced.append import Seats
-from millrace.core.sequenced.rebuilding import LogWalk, Tally
+from millrace.core.sequenced.giving import Tally
+from millrace.core.sequenced.rebuilding import LogWalk
 from millrace.core.sequenced.replacing import Ward
 from millrace.core.sequenced.tail import find_tail
 from millrace.core.statuses import Entries
