@@ -8,7 +8,7 @@ from millrace.codec.blocks import junk
 from millrace.errors import CorruptBlock
 from millrace.limits import MIB, SCAN_BLOCKS_MAX, SHIP_ENTRIES_MAX
 from millrace.store.contract import Store
-from millrace.types import LSN_MAX, Ack, Block, Copy, EntryKind, Lsn, NodeId
+from millrace.types import LSN_MAX, Ack, Block, Copy, EntryKind, Extent, Lsn, NodeId
 from tests.conformance.store_rig import LOG, OTHER, StoreRig, make_block
 from tests.conformance.store_scattered_suite import ONE, REOPENED, StoreScatteredSuite, at, placed
 
@@ -178,7 +178,7 @@ class StoreShippingSuite(StoreScatteredSuite):
         self, scattered: StoreRig, is_reopened: bool
     ) -> None:
         rig = scattered
-        bridges = [junk(LOG, first, 1, EntryKind.BRIDGE) for first in (at(1, 7), at(4, 1))]
+        bridges = junk(LOG, at(1, 7), 3, EntryKind.BRIDGE), junk(LOG, at(4, 1), 1, EntryKind.BRIDGE)
         for bridge in bridges:
             rig.store.put(bridge, placed(1, 2, wave=0, recovery=8), Ack.DISK)
         for first in (at(1, 4), at(2, 1)):
@@ -186,13 +186,16 @@ class StoreShippingSuite(StoreScatteredSuite):
         rig.settle()
         if is_reopened:
             rig.reopen()
+            rig.damage(bridges[0])
 
-        def bridge_over(lsn: Lsn) -> Lsn | None:
+        def bridge_over(lsn: Lsn) -> Extent | None:
             found = rig.store.bridge_over(LOG, lsn)
-            return None if found is None else found.first
+            return None if found is None else found.extent()
 
-        assert bridge_over(at(1, 8)) == bridge_over(at(1, 1 << 30)) == at(1, 7)
-        assert bridge_over(at(4, 2)) == at(4, 1)
-        for lsn in (at(1, 5), at(1, 7), at(2, 0), at(2, 9), at(4, 0), at(4, 1), at(5, 1)):
+        assert bridge_over(at(1, 10)) == bridge_over(at(1, 1 << 30)) == bridges[0].extent()
+        assert bridge_over(at(4, 2)) == bridges[1].extent()
+        for lsn in (at(1, 5), at(1, 7), at(1, 9), at(2, 0), at(2, 9), at(4, 0), at(4, 1), at(5, 1)):
             assert bridge_over(lsn) is None
-        assert rig.store.bridge_over(OTHER, at(1, 8)) is None
+        assert rig.store.bridge_over(OTHER, at(1, 10)) is None
+        rig.store.trim(LOG, at(4, 2))
+        assert bridge_over(at(4, 3)) is None

@@ -67,6 +67,20 @@ def test_whose_time_is_up_hears_so_in_whatever_order_they_called(order: tuple[st
     asyncio.run(body())
 
 
+def test_whose_time_was_up_while_the_loop_was_busy_hear_so_in_that_order() -> None:
+    async def body() -> None:
+        heard = Heard()
+        heard.call("later", 2 * SOON_MS)
+        heard.call("soon", SOON_MS)
+        loop = asyncio.get_running_loop()
+        busy_until_s = loop.time() + 3 * SOON_MS / 1000
+        while loop.time() < busy_until_s:
+            pass
+        assert [name for name, _ in await heard.until(2)] == ["soon", "later"]
+
+    asyncio.run(body())
+
+
 def test_a_call_after_all_others_were_told_is_timed_as_well() -> None:
     async def body() -> None:
         heard = Heard()

@@ -375,8 +375,7 @@ class MemoryStore(HeldCommits):
 
     def bridge_over(self, log: LogId, lsn: Lsn) -> Block | None:
         held = self._live.get(log)
-        first = None if held is None else find_bridge(held.last_below, lsn)
-        return None if first is None else self.block_at(log, first)
+        return None if held is None else find_bridge(log, held.last_below, lsn)
 
     def scan(self, log: LogId, first: Lsn, end: Lsn, bytes_max: int) -> MemoryScan:
         held = self._live.get(log)

@@ -267,11 +267,7 @@ class NodeShell:
         """Where a stream begins, behind the last block of an epoch."""
         if not isinstance(order, ShipBlocks) or not order.is_first:
             return ()
-        try:
-            bridge = self.store.bridge_over(order.log, order.first)
-        except CorruptBlock:  # Others have the same.
-            self.corrupt_blocks += 1
-            return ()
+        bridge = self.store.bridge_over(order.log, order.first)
         return () if bridge is None else (bridge,)
 
     def _skip_damaged(self, order: ShipBlocks | ShipCommitted) -> None:

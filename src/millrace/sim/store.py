@@ -386,8 +386,7 @@ class SimulatedStore(HeldCommits):
 
     def bridge_over(self, log: LogId, lsn: Lsn) -> Block | None:
         opened = self._logs.get(log)
-        first = None if opened is None else find_bridge(opened.last_below, lsn)
-        return None if first is None else self.block_at(log, first)
+        return None if opened is None else find_bridge(log, opened.last_below, lsn)
 
     def scan(self, log: LogId, first: Lsn, end: Lsn, bytes_max: int) -> SimulatedScan:
         opened = self._logs.get(log)

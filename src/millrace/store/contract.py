@@ -125,7 +125,8 @@ class Store(Protocol):
 
     def bridge_over(self, log: LogId, lsn: Lsn) -> Block | None:
         """The BRIDGE that begins below `lsn` in its epoch and is about all that follows there, as a
-        copy that needs no release; None if something else comes last below."""
+        copy that needs no release, even if it is damaged; None if something else comes last
+        below."""
 
     def scan(self, log: LogId, first: Lsn, end: Lsn, bytes_max: int) -> Scan:
         """Blocks that intersect [first, end) in order; at least one if there is any, at most

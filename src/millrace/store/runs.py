@@ -7,8 +7,9 @@ end.
 
 from collections.abc import Callable, Iterable
 
+from millrace.codec.blocks import junk
 from millrace.lsn import epoch_of, first_of
-from millrace.types import EntryKind, Epoch, Extent, Lsn, Run
+from millrace.types import Block, EntryKind, Epoch, Extent, LogId, Lsn, Run
 
 Extents = Callable[[Lsn, Lsn], Iterable[Extent]]  # What intersects [first, end), in order.
 LastBelow = Callable[[Lsn], Extent | None]  # The last that begins below a position.
@@ -33,9 +34,12 @@ def find_runs(
     return runs
 
 
-def find_bridge(last_below: LastBelow, lsn: Lsn) -> Lsn | None:
-    """Where the bridge begins that is about a position further on in its epoch, if one is."""
+def find_bridge(log: LogId, last_below: LastBelow, lsn: Lsn) -> Block | None:
+    """The bridge that is about a position further on in its epoch, if one is.  It is made from what
+    the index knows of it, so it can be told however damaged the block is."""
     below = last_below(lsn)
     if below is None or below.kind is not EntryKind.BRIDGE or below.last >= lsn:
         return None
-    return below.first if epoch_of(below.first) == epoch_of(lsn) else None
+    if epoch_of(below.first) != epoch_of(lsn):
+        return None
+    return junk(log, below.first, below.last - below.first + 1, EntryKind.BRIDGE)

@@ -11,7 +11,6 @@ event that broke it.
   L6  outcomes of appends are true: "not appended" never shows up, nothing shows up twice
 """
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from millrace.codec.blocks import move
@@ -34,6 +33,7 @@ from millrace.types import (
     LogId,
     Lsn,
     NodeId,
+    Placement,
     Token,
 )
 
@@ -230,15 +230,15 @@ class SequencedLedger:
     def _has_copy(self, node: "Node", log: LogId, block: BlockTruth) -> bool:
         if block.first in node.disk.rotten.get(log, ()):
             return False
-        copy = self._blocks(node, log).get(block.first)
-        return copy is not None and copy.checksum == block.key[1]
+        copy = self._copy(node, log, block.first)
+        return copy is not None and copy[0].checksum == block.key[1]
 
-    def _blocks(self, node: "Node", log: LogId) -> Mapping[Lsn, Block]:
-        """As a node's memory has them, or the disk of one that is dead."""
-        if node.is_up:
-            return node.store.opened_blocks(log)
-        stored = node.disk.logs.get(log)
-        return {} if stored is None else stored.blocks
+    def _copy(self, node: "Node", log: LogId, first: Lsn) -> tuple[Block, Placement] | None:
+        """As a node's memory has it, or the disk of one that is dead."""
+        known = node.store.opened(log) if node.is_up else node.disk.logs.get(log)
+        if known is None or first not in known.blocks:
+            return None
+        return known.blocks[first], known.placements[first]
 
     def may_have_lost(self, log: LogId) -> bool:
         """Enough nodes lost something that all copies of a block may be gone."""
@@ -329,16 +329,23 @@ class SequencedLedger:
         block.is_acked = True
         for first, last, kind in self.truth(log).junk:
             is_there = first <= block.last and last >= block.first and kind is not EntryKind.LOSS
-            if is_there and self._holds_junk(log, first, kind):
+            if is_there and self._holds_junk(log, first, kind, block.first):
                 raise Violation(
                     "G3", f"log {log}: {show(block.first)} was acknowledged; it is a {kind.name}"
                 )
 
-    def _holds_junk(self, log: LogId, first: Lsn, kind: EntryKind) -> bool:
-        """Still, on any node: what an attempt wrote that was not finished may have been replaced by
-        what a later one found, or never have reached a disk."""
-        held = (self._blocks(node, log).get(first) for node in self._world.nodes)
-        return any(block is not None and block.kind is kind for block in held)
+    def _holds_junk(self, log: LogId, first: Lsn, kind: EntryKind, data: Lsn) -> bool:
+        """Still, on any node, and not overruled: what an attempt wrote that was not finished may
+        have been replaced by what a later one found, or never have reached a disk."""
+        junk = self._highest(log, first, kind)
+        record = self._highest(log, data, EntryKind.DATA)
+        return junk is not None and (record is None or record < junk)
+
+    def _highest(self, log: LogId, first: Lsn, kind: EntryKind) -> tuple[int, int] | None:
+        """The precedence of the copies of this kind that begin there."""
+        copies = [self._copy(node, log, first) for node in self._world.nodes]
+        held = [placement for block, placement in filter(None, copies) if block.kind is kind]
+        return max((placement.precedence for placement in held), default=None)
 
     # -- Appends --------------------------------------------------------------------------------
 

@@ -3,7 +3,9 @@
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from millrace.core.epochs import EpochRange
+import msgspec
+
+from millrace.core.epochs import EpochRange, EpochRecord
 from millrace.core.replication import Authority, authority, can_replicate
 from millrace.core.sequenced.rebuilt import may_hold_alone, suspects, unfinished
 from millrace.core.statuses import NodeStatusEntry
@@ -120,9 +122,11 @@ class SequencedPart(Part[SequencedWriter, SequencedReader]):
 
     def keeps_copies(self, log: LogId, truth: LogTruth, nodes: Collection[NodeId]) -> bool:
         """Without these nodes every block that matters has a good copy left, on a node that is
-        asked for it: one that was emptied may still have its copies, and readers pass it over."""
+        asked for it: one that was emptied may still have its copies, and readers pass it over, as
+        they soon will one that is drained."""
         empty = AuthoritativeStatus.AUTHORITATIVE_EMPTY
-        gone = {*nodes, *(node for node, status in self.statuses().items() if status is empty)}
+        emptied = {node for node, status in self.statuses().items() if status is empty}
+        gone = emptied.union(nodes, self.drained())
         return all(
             not set(self.ledger.survivors(log, block)) <= gone
             for block in truth.blocks.values()
@@ -147,8 +151,14 @@ class SequencedPart(Part[SequencedWriter, SequencedReader]):
             can_replicate(one.replication, set(one.nodeset) & set(live), locations)
             and authority(one.replication, one.nodeset, locations, statuses, live)
             is not Authority.NONE
-            for one in truth.records
+            for one in (*truth.records, self._grown(truth))
         )
+
+    def _grown(self, truth: LogTruth) -> EpochRecord:
+        """As the nodeset may be soon: who was added may be about to join, dead or not."""
+        joining = set(self.registered()) - self.drained()
+        nodeset = tuple(sorted({*truth.record.nodeset, *joining}))
+        return msgspec.structs.replace(truth.record, nodeset=nodeset)
 
     def statuses(self) -> dict[NodeId, AuthoritativeStatus]:
         return {node: entry.status for node, entry in self.status_entries().items()}
