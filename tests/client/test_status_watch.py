@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from millrace.client.status_watch import Statuses, StatusWatch
-from millrace.core.statuses import NodeStatusEntry
+from millrace.client.status_watch import StatusWatch
+from millrace.core.statuses import NodeStatusEntry, Statuses, came, emptied, rebuilt
 from millrace.meta.directory import ClusterDirectory
 from millrace.meta.memory import MemoryRepository
 from millrace.types import AuthoritativeStatus, NodeId
@@ -85,5 +85,26 @@ def test_what_stood_when_nobody_listened_is_read_anew() -> None:
         await rig.put(LOST)
         rig.watch.listen(second)
         assert await second.next() == {THREE: LOST.status}
+
+    on_a_rig(body)
+
+
+def test_statuses_that_were_passed_over_are_heard_too() -> None:
+    wiped = came(None, "disk", "new disk", 1)
+    assert wiped is not None
+    empty = rebuilt(wiped, 2)
+    assert empty is not None
+    back = emptied(empty, 3)
+    assert back is not None
+
+    async def body(rig: Rig) -> None:
+        await rig.put(wiped)
+        listener = Listener()
+        rig.watch.listen(listener)
+        assert await listener.next() == {THREE: wiped.status}
+        await rig.put(back)
+        assert await listener.next() == {THREE: empty.status}
+        assert await listener.next() == {THREE: back.status}
+        assert listener.is_told_nothing
 
     on_a_rig(body)

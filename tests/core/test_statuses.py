@@ -7,6 +7,7 @@ from millrace.core.statuses import (
     NodeStatusEntry,
     StatusBoard,
     StatusReason,
+    between,
     came,
     cancel_drain,
     drain,
@@ -204,3 +205,54 @@ def test_a_node_that_was_wiped_says_that_it_may_lack_blocks() -> None:
         board.update({NODE: entry})
         said.append(board.is_incomplete)
     assert said == [False, True, False]
+
+
+# -- What was on the way ------------------------------------------------------------------------
+
+BACK = must(emptied(REBUILT, NOW))
+OTHER = NodeId(4)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "passed"),
+    [
+        pytest.param({}, {}, [{}], id="nothing"),
+        pytest.param({NODE: AWAY_1}, {NODE: AWAY_1}, [{NODE: AWAY}], id="the same"),
+        pytest.param({}, {NODE: AWAY_1}, [{NODE: AWAY}], id="the first"),
+        pytest.param({NODE: AWAY_1}, {NODE: REBUILT}, [{NODE: EMPTY}], id="the next"),
+        pytest.param(
+            {NODE: AWAY_1}, {NODE: BACK}, [{NODE: EMPTY}, {NODE: FULL}], id="one passed over"
+        ),
+        pytest.param(
+            {OTHER: AWAY_1},
+            {NODE: BACK, OTHER: REBUILT},
+            [
+                {NODE: AWAY, OTHER: AWAY},
+                {NODE: EMPTY, OTHER: AWAY},
+                {NODE: FULL, OTHER: AWAY},
+                {NODE: FULL, OTHER: EMPTY},
+            ],
+            id="of two nodes",
+        ),
+        pytest.param({NODE: AWAY_1}, {}, [{}], id="forgotten"),
+        pytest.param(
+            {NODE: GIVEN_UP},
+            {NODE: must(renewed(GIVEN_UP))},
+            [{NODE: LOST}],
+            id="only another rebuilding",
+        ),
+    ],
+)
+def test_what_was_passed_over_is_told(
+    before: dict[NodeId, NodeStatusEntry],
+    after: dict[NodeId, NodeStatusEntry],
+    passed: list[dict[NodeId, AuthoritativeStatus]],
+) -> None:
+    assert between(before, after) == passed
+
+
+def test_when_what_stood_before_is_forgotten_all_is_told() -> None:
+    entry = AWAY_1
+    for _ in range(HISTORY_MAX):
+        entry = must(gone(must(emptied(must(rebuilt(entry, NOW)), NOW)), OLD, NOW))
+    assert {NODE: EMPTY} in between({NODE: WIPED_1}, {NODE: entry})

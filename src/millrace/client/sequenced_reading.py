@@ -8,7 +8,7 @@ from typing import Protocol, assert_never
 
 from millrace.client.path import ReadingOptions
 from millrace.client.senders import Chores, Senders
-from millrace.client.status_watch import Statuses, StatusWatch
+from millrace.client.status_watch import StatusWatch
 from millrace.core.epochs import EpochRange
 from millrace.core.messages import Message
 from millrace.core.procedure import Failure, FailureKind
@@ -26,6 +26,7 @@ from millrace.core.reading.effects import (
 )
 from millrace.core.reading.settings import SequencedReadSettings
 from millrace.core.reading.stream import SequencedReadStream
+from millrace.core.statuses import Statuses
 from millrace.errors import MetadataUnavailable, MillraceError, UnknownLog, UsageError
 from millrace.meta.directory import ClusterDirectory
 from millrace.runtime.links import Links

@@ -1,22 +1,22 @@
 """The statuses of nodes, followed for all readers of a client: what they may stop waiting for.
 
 I1  The repository is watched only while somebody listens, once for all.
-I2  Whoever listens hears the statuses that stand, whenever it came, and each change of them.
-    While the repository is away nobody hears anything: what was known must do.
+I2  Whoever listens hears the statuses that stand, whenever it came, and each change of them, one
+    after the other, also those of which only the nodes' histories tell.  While the repository is
+    away nobody hears anything: what was known must do.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
+from millrace.core.statuses import Entries, Statuses, between
 from millrace.errors import MillraceError
 from millrace.meta import keys
 from millrace.meta.directory import ClusterDirectory
-from millrace.types import AuthoritativeStatus, NodeId
 
 PAUSE_S = 1.0  # Before a repository that was away is asked again.
 
-Statuses = Mapping[NodeId, AuthoritativeStatus]
 Listener = Callable[[Statuses], None]
 
 
@@ -25,7 +25,7 @@ class StatusWatch:
         self._directory = directory
         self._listeners: list[Listener] = []
         self._task: asyncio.Task[None] | None = None
-        self._standing: Statuses | None = None
+        self._standing: Entries | None = None  # Of which all that listen have heard.
 
     def listen(self, listener: Listener) -> None:
         self._listeners.append(listener)
@@ -53,8 +53,7 @@ class StatusWatch:
     async def _watch(self) -> None:
         """Until the watch is cut off, and the statuses must be listed again."""
         listed, revision = await self._directory.repository.list(keys.STATUSES.prefix)
-        statuses = {keys.STATUSES.id_of(e.key): keys.STATUSES.decode(e).status for e in listed}
-        self._tell(statuses)
+        self._tell({keys.STATUSES.id_of(e.key): keys.STATUSES.decode(e) for e in listed})
         changes = self._directory.repository.watch(keys.STATUSES.prefix, revision)
         async with contextlib.aclosing(changes):
             async for change in changes:
@@ -62,16 +61,25 @@ class StatusWatch:
                     return
                 for entry in change.entries:
                     node, found = keys.STATUSES.id_of(entry.key), keys.STATUSES.find(entry)
-                    usual = AuthoritativeStatus.FULLY_AUTHORITATIVE
-                    statuses[node] = usual if found is None else found.status
-                self._tell(statuses)
+                    known = dict(self._standing or {})
+                    if found is None:
+                        known.pop(node, None)
+                    else:
+                        known[node] = found
+                    self._tell(known)
 
-    def _tell(self, statuses: Statuses) -> None:
-        self._standing = dict(statuses)
-        for listener in list(self._listeners):
-            listener(self._standing)
+    def _tell(self, entries: Entries) -> None:
+        steps = [_shown(entries)] if self._standing is None else between(self._standing, entries)
+        self._standing = entries
+        for statuses in steps:
+            for listener in list(self._listeners):
+                listener(statuses)
 
     def _tell_standing(self, listener: Listener) -> None:
         """Keeps I2 for one that came later than the others, unless it has gone again."""
         if listener in self._listeners and self._standing is not None:
-            listener(self._standing)
+            listener(_shown(self._standing))
+
+
+def _shown(entries: Entries) -> Statuses:
+    return {node: entry.status for node, entry in entries.items()}

@@ -18,9 +18,8 @@ import msgspec
 from millrace.core.epochs import EpochRange
 from millrace.core.replication import Locations, can_replicate
 from millrace.core.sequenced.verifying import BlockCheck, Held, Verdict, Wrong
-from millrace.types import AuthoritativeStatus, Copy, EntryKind, Extent, LogId, Lsn, NodeId
-
-Statuses = Mapping[NodeId, AuthoritativeStatus]
+from millrace.core.statuses import Statuses
+from millrace.types import Copy, EntryKind, Extent, LogId, Lsn, NodeId
 
 
 class CopyState(Enum):

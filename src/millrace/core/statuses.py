@@ -95,6 +95,7 @@ class NodeStatusEntry(msgspec.Struct, frozen=True):
 
 
 Entries = Mapping[NodeId, NodeStatusEntry]
+Statuses = Mapping[NodeId, AuthoritativeStatus]
 _USUAL: Final = NodeStatusEntry(_FULL)
 
 
@@ -124,6 +125,29 @@ def _change(
 def _next(entry: NodeStatusEntry | None) -> int:
     """Keeps I2."""
     return (entry or _USUAL).rebuilds + 1
+
+
+def between(before: Entries, after: Entries) -> list[Statuses]:
+    """What the statuses were on the way from `before` to `after`, and those of `after` last, as far
+    as the nodes' histories tell: who only looks now and then would miss that a node was emptied."""
+    statuses = {node: entry.status for node, entry in before.items()}
+    steps: list[Statuses] = []
+    for node, entry in after.items():
+        for passed in _passed(before.get(node), entry):
+            statuses = statuses | {node: passed}
+            steps.append(statuses)
+    now = {node: entry.status for node, entry in after.items()}
+    return steps if steps and steps[-1] == now else [*steps, now]
+
+
+def _passed(before: NodeStatusEntry | None, after: NodeStatusEntry) -> list[AuthoritativeStatus]:
+    """The statuses after `before`; all of them if there was none, or it is forgotten."""
+    history = (*after.history, StatusChange(after.status, after.since_ms, after.reason))
+    at = 0
+    if before is not None:
+        known = StatusChange(before.status, before.since_ms, before.reason)
+        at = max((i + 1 for i, each in enumerate(history) if each == known), default=0)
+    return [each.status for each in history[at:]]
 
 
 def lost_nodes(entries: Entries) -> frozenset[NodeId]:

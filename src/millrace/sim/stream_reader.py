@@ -5,15 +5,15 @@ application's.  A sampler reads ranges of what is there, one behind the other, w
 What kinds of logs differ in is left to the subclasses.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from millrace.codec.cuts import selected_batch
-from millrace.core.messages import Blocks, Message, Start
-from millrace.core.procedure import Answer, Failure, ReadStatuses
+from millrace.core.messages import Blocks, Message, MetaList, MetaListing, Start
+from millrace.core.procedure import Answer
 from millrace.core.reading.effects import (
     Deliver,
     DeliverGap,
@@ -29,16 +29,19 @@ from millrace.core.reading.effects import (
 from millrace.core.reading.settings import SequencedReadSettings
 from millrace.core.reading.stream import SequencedReadStream
 from millrace.core.selections import credit_bytes
+from millrace.core.statuses import Entries, Statuses, between
 from millrace.lsn import show
+from millrace.meta.keys import STATUSES
 from millrace.sim.driver import Driver
+from millrace.sim.metadata import METADATA_NUMBER
 from millrace.sim.network import Connection
 from millrace.sim.process import Process
 from millrace.sim.schedule import MS
 from millrace.sim.selecting import Columns, check_rows, draw_selection
+from millrace.sim.sequenced.surroundings import entries_of
 from millrace.sim.violation import Violation
 from millrace.types import (
     LSN_MAX,
-    AuthoritativeStatus,
     Block,
     EntryKind,
     Epoch,
@@ -52,7 +55,6 @@ from millrace.types import (
 if TYPE_CHECKING:
     from millrace.sim.world import World
 
-Statuses = Mapping[NodeId, AuthoritativeStatus]
 RANGE_MAX = 30
 SAMPLE_PAUSE_US = 100 * MS
 
@@ -125,7 +127,7 @@ class StreamReader(Process):
         self.losses_told = 0
         self.is_stopping = False
         self._streams = 0
-        self._statuses: Statuses = {}
+        self._entries: Entries | None = None  # As it has looked at them last.
 
     # -- What kinds of logs differ in -----------------------------------------------------------
 
@@ -164,6 +166,7 @@ class StreamReader(Process):
     def on_start(self) -> None:
         self.driver = Driver(self)
         self.readings = {}
+        self._entries = None
         for log in self.part.log_ids:
             self._open(log)
         self._look_at_statuses()
@@ -355,13 +358,19 @@ class StreamReader(Process):
     def _look_at_statuses(self) -> None:
         """Stands for the watch that clients have on them."""
 
-        def looked(statuses: Statuses | Failure) -> None:
-            if not isinstance(statuses, Failure) and statuses != self._statuses:
-                self._statuses = statuses
-                self.looked(statuses)
+        def listed(answer: Answer) -> None:
+            if not isinstance(answer, MetaListing):
+                return
+            entries, before = entries_of(answer.entries), self._entries
+            self._entries = entries
+            if before is None:
+                self.looked({node: entry.status for node, entry in entries.items()})
+            elif entries != before:
+                for statuses in between(before, entries):
+                    self.looked(statuses)
 
         self.later(self.look_ms * MS, self._look_at_statuses)
-        self.driver.perform(ReadStatuses(), looked)
+        self.ask(METADATA_NUMBER, MetaList(STATUSES.prefix), 0, listed)
 
     # -- Arrivals -------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ I5  What is missing in an epoch that had not ended when its nodeset was read is 
     nodeset: the recovery that ended it may have written to nodes that it had gained.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 import msgspec
 
@@ -19,10 +19,10 @@ from millrace.core.epochs import EpochRange, range_of
 from millrace.core.reading.senders import Sender
 from millrace.core.reading.settings import SequencedReadSettings
 from millrace.core.replication import Authority, Locations, authority, has_vote
+from millrace.core.statuses import Statuses
 from millrace.lsn import epoch_of, first_of
 from millrace.types import AuthoritativeStatus, Epoch, Lsn, NodeId
 
-Statuses = Mapping[NodeId, AuthoritativeStatus]
 _USUAL = AuthoritativeStatus.FULLY_AUTHORITATIVE
 
 

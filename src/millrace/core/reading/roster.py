@@ -13,9 +13,10 @@ Changes are only wanted here; nodes are told in the rewind that each of them sch
 from millrace.core.reading import failover
 from millrace.core.reading.lists import Lists
 from millrace.core.reading.progress import ProgressClock
-from millrace.core.reading.read_set import ReadSet, Statuses
+from millrace.core.reading.read_set import ReadSet
 from millrace.core.reading.rewinds import RewindReason, RewindSchedule
 from millrace.core.reading.senders import Sender, Trouble
+from millrace.core.statuses import Statuses
 from millrace.types import Lsn, NodeId
 
 

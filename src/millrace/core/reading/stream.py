@@ -52,7 +52,7 @@ from millrace.core.reading.health import Health
 from millrace.core.reading.hearing import Hearing
 from millrace.core.reading.lists import Lists
 from millrace.core.reading.progress import ProgressClock
-from millrace.core.reading.read_set import ReadSet, Statuses
+from millrace.core.reading.read_set import ReadSet
 from millrace.core.reading.receiving import Receiver
 from millrace.core.reading.rewinds import RewindReason, RewindSchedule
 from millrace.core.reading.roster import Roster
@@ -62,6 +62,7 @@ from millrace.core.reading.slow_nodes import SlowNodes
 from millrace.core.reading.validation import Rules
 from millrace.core.reading.window import SlidingWindow
 from millrace.core.replication import Locations
+from millrace.core.statuses import Statuses
 from millrace.lsn import epoch_of, offset_of, show
 from millrace.types import AuthoritativeStatus, Epoch, GapKind, LogId, Lsn, NodeId, Selection
 

@@ -52,6 +52,7 @@ from millrace.core.repair import MakeJunk
 from millrace.core.replication import Authority, Locations, authority
 from millrace.core.sequenced.digest import Settled, decide, settled_by
 from millrace.core.sequenced.rewrite import Preempted, Rewritten, Stuck, Terms, rewrite
+from millrace.core.statuses import Statuses
 from millrace.lsn import epoch_of, last_of
 from millrace.types import NO_LSN, AuthoritativeStatus, Copy, Epoch, LogId, Lsn, NodeId
 
@@ -60,7 +61,6 @@ BACKOFF_MS_MAX: Final = 1_000
 SEAL_TIMEOUT_MS: Final = 1_000
 EPOCHS_AT_ONCE: Final = 1_024
 
-Statuses = Mapping[NodeId, AuthoritativeStatus]
 Held = dict[NodeId, list[Copy]]
 _LOST: Final = AuthoritativeStatus.UNDERREPLICATION
 _WITHOUT_VOTE: Final = (

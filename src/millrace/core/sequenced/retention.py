@@ -18,9 +18,9 @@ from millrace.core.messages import (
 )
 from millrace.core.procedure import Ask, Procedure, ask_all
 from millrace.core.replication import Authority, Locations, authority
-from millrace.types import LSN_MAX, AuthoritativeStatus, Epoch, LogId, Lsn, NodeId
+from millrace.core.statuses import Statuses
+from millrace.types import LSN_MAX, Epoch, LogId, Lsn, NodeId
 
-Statuses = Mapping[NodeId, AuthoritativeStatus]
 Held = Mapping[NodeId, SequencedDescribed]
 
 
