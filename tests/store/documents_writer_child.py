@@ -60,7 +60,7 @@ def write_for_ever(rig: LmdbDocumentRig, begin: int) -> None:
             rig.store.drop(BUCKET, PARTITIONS[0], lambda failure: None)
         batches = [flushed(number, partition) for partition in PARTITIONS]
         rig.store.write(batches, lambda failure, number=number: told(number, failure))  # type: ignore[misc]
-        rig.run_until(lambda number=number: number - begin - len(acknowledged) < WRITES_AHEAD)  # type: ignore[misc]
+        rig.run_until(lambda begun=number + 1 - begin: begun - len(acknowledged) < WRITES_AHEAD)  # type: ignore[misc]
 
 
 if __name__ == "__main__":
