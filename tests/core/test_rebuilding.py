@@ -346,16 +346,6 @@ def test_a_log_that_was_deleted_is_nobodys_business() -> None:
     assert tally == Tally()
 
 
-@pytest.mark.parametrize("kind", [EntryKind.HOLE, EntryKind.BRIDGE, EntryKind.LOSS])
-def test_junk_is_rebuilt_like_any_block(kind: EntryKind) -> None:
-    cluster = ModelCluster(4)
-    first = lsn_of(Epoch(1), 1)
-    for node in nodes(1, 2):
-        cluster.nodes[node].put(junk(LOG, first, 1, kind), Placement(nodes(1, 2, 3), 1, Epoch(2)))
-    rebuild(cluster, 3)
-    assert holders(cluster, first) == set(nodes(1, 2, 4))
-
-
 @given(st.data())
 def test_however_walks_are_interrupted_every_block_ends_up_where_its_copyset_says(
     choices: st.DataObject,

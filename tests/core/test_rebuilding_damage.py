@@ -75,11 +75,14 @@ def test_a_node_that_got_its_copy_back_has_it(cluster: ModelCluster) -> None:
 
 
 @pytest.mark.parametrize("kind", [EntryKind.HOLE, EntryKind.BRIDGE, EntryKind.LOSS])
-def test_what_says_that_there_is_no_record_is_made_anew(kind: EntryKind) -> None:
+@pytest.mark.parametrize("is_damaged", [False, True], ids=["whole", "damaged"])
+def test_junk_is_rebuilt_like_any_block_and_made_anew_if_need_be(
+    kind: EntryKind, is_damaged: bool
+) -> None:
     cluster = ModelCluster(4)
     first = lsn_of(Epoch(1), 1)
     for node in nodes(1, 2):
         cluster.nodes[node].put(junk(LOG, first, 1, kind), Placement(nodes(1, 2, 3), 1, Epoch(2)))
-        cluster.nodes[node].damaged.add(first)
+        cluster.nodes[node].damaged |= {first} if is_damaged else set()
     rebuild(cluster, 3)
     assert holders(cluster, first) == set(nodes(1, 2, 4))

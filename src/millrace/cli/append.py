@@ -118,7 +118,7 @@ class Appending:
     async def _settle(self, unknown: UnknownAppend) -> Appended:
         """Keeps I2."""
         self.output.say(
-            f"{str(unknown).partition(';')[0]}; asking for {self._timeout_ms / 1000:g} s more, "
+            f"{_known_of(unknown)}; asking for {self._timeout_ms / 1000:g} s more, "
             "`millrace cluster status` shows which nodes do not answer",
             Tone.WARNING,
         )
@@ -126,7 +126,7 @@ class Appending:
             return await self._log.resume(unknown, timeout_ms=self._timeout_ms)
         except UnknownAppend as still:
             raise OutcomeUnknown(
-                f"{str(still).partition(';')[0]}; when the cluster is well again, "
+                f"{_known_of(still)}; when the cluster is well again, "
                 f"`millrace log tail {self._log.name} --no-follow` shows whether it did"
             ) from still
 
@@ -138,6 +138,11 @@ class Appending:
         for each in merged:
             self.output.line(show_range(each.first, each.last, self._log.show))
         sys.stdout.flush()
+
+
+def _known_of(unknown: UnknownAppend) -> str:
+    """Without what a program should do."""
+    return str(unknown).partition(";")[0]
 
 
 async def append_lines(appending: Appending) -> None:

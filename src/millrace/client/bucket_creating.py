@@ -9,7 +9,7 @@ import asyncio
 import re
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -27,7 +27,6 @@ from millrace.core.documents.map import (
 )
 from millrace.core.documents.placement import Copies, place
 from millrace.core.documents.seats import new_bucket
-from millrace.core.messages import Message
 from millrace.core.messages.documents import BucketsDescribed, DescribeBuckets
 from millrace.errors import (
     BucketExists,
@@ -39,6 +38,7 @@ from millrace.errors import (
 )
 from millrace.limits import DOCUMENT_FRAME_BYTES_MAX, MIB
 from millrace.meta.directory import ClusterDirectory
+from millrace.runtime.procedures import AskNode
 from millrace.types import NO_NODE, NodeId, Role
 
 TIMEOUT_MS: Final = 30_000
@@ -49,7 +49,6 @@ LOOK_S: Final = 0.02
 LOOK_S_MAX: Final = 0.5
 ASK_MS: Final = 2_000
 
-AskNode = Callable[[NodeId, Message, int], Awaitable[Message]]
 
 # What each attribute may be.
 _RANGES: Final = {

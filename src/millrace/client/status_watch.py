@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from millrace.core.statuses import Entries, Statuses, between
+from millrace.core.statuses import Entries, Statuses, between, statuses_of
 from millrace.errors import MillraceError
 from millrace.meta import keys
 from millrace.meta.directory import ClusterDirectory
@@ -69,8 +69,8 @@ class StatusWatch:
                     self._tell(known)
 
     def _tell(self, entries: Entries) -> None:
-        steps = [_shown(entries)] if self._standing is None else between(self._standing, entries)
-        self._standing = entries
+        before, self._standing = self._standing, entries
+        steps = [statuses_of(entries)] if before is None else between(before, entries)
         for statuses in steps:
             for listener in list(self._listeners):
                 listener(statuses)
@@ -78,8 +78,4 @@ class StatusWatch:
     def _tell_standing(self, listener: Listener) -> None:
         """Keeps I2 for one that came later than the others, unless it has gone again."""
         if listener in self._listeners and self._standing is not None:
-            listener(_shown(self._standing))
-
-
-def _shown(entries: Entries) -> Statuses:
-    return {node: entry.status for node, entry in entries.items()}
+            listener(statuses_of(self._standing))

@@ -127,16 +127,20 @@ def _next(entry: NodeStatusEntry | None) -> int:
     return (entry or _USUAL).rebuilds + 1
 
 
+def statuses_of(entries: Entries) -> dict[NodeId, AuthoritativeStatus]:
+    return {node: entry.status for node, entry in entries.items()}
+
+
 def between(before: Entries, after: Entries) -> list[Statuses]:
     """What the statuses were on the way from `before` to `after`, and those of `after` last, as far
     as the nodes' histories tell: who only looks now and then would miss that a node was emptied."""
-    statuses = {node: entry.status for node, entry in before.items()}
+    statuses: Statuses = statuses_of(before)
     steps: list[Statuses] = []
     for node, entry in after.items():
         for passed in _passed(before.get(node), entry):
-            statuses = statuses | {node: passed}
+            statuses = {**statuses, node: passed}
             steps.append(statuses)
-    now = {node: entry.status for node, entry in after.items()}
+    now = statuses_of(after)
     return steps if steps and steps[-1] == now else [*steps, now]
 
 

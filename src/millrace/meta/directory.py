@@ -21,7 +21,7 @@ from millrace.core.epochs import EpochRecord, metadata_log_of
 from millrace.core.procedure import ClusterView
 from millrace.core.projection import Projection
 from millrace.core.publications import PublicationRecord, app_key
-from millrace.core.statuses import NodeStatusEntry, renewed
+from millrace.core.statuses import NodeStatusEntry, renewed, statuses_of
 from millrace.errors import (
     LogExists,
     MetadataOutcomeUnknown,
@@ -114,7 +114,7 @@ class ClusterDirectory:
 
     async def statuses(self) -> Mapping[NodeId, AuthoritativeStatus]:
         """Of the nodes that have an entry; the others are FULLY_AUTHORITATIVE."""
-        return {node: entry.status for node, entry in (await self.status_entries()).items()}
+        return statuses_of(await self.status_entries())
 
     async def status_entries(self) -> dict[NodeId, NodeStatusEntry]:
         listed, _ = await self.repository.list(keys.STATUSES.prefix)

@@ -241,7 +241,8 @@ class NodeShell:
         next_lsn, release = shipment.next_lsn, shipment.release
         if order.selection is not None and blocks:
             cuts = _cut_all(blocks, order.selection, order.bytes_max)
-            next_lsn = next_lsn if len(cuts) == len(blocks) else max(order.first, cuts[-1].end)
+            if len(cuts) < len(blocks):  # A bridge that began below may be all that fits.
+                next_lsn = max(order.first, cuts[-1].end)
             blocks = cuts
         if blocks:
             next_lsn = max(next_lsn, blocks[-1].end)  # It may reach beyond the window.

@@ -29,7 +29,7 @@ from millrace.core.reading.effects import (
 from millrace.core.reading.settings import SequencedReadSettings
 from millrace.core.reading.stream import SequencedReadStream
 from millrace.core.selections import credit_bytes
-from millrace.core.statuses import Entries, Statuses, between
+from millrace.core.statuses import Entries, Statuses, between, statuses_of
 from millrace.lsn import show
 from millrace.meta.keys import STATUSES
 from millrace.sim.driver import Driver
@@ -364,7 +364,7 @@ class StreamReader(Process):
             entries, before = entries_of(answer.entries), self._entries
             self._entries = entries
             if before is None:
-                self.looked({node: entry.status for node, entry in entries.items()})
+                self.looked(statuses_of(entries))
             elif entries != before:
                 for statuses in between(before, entries):
                     self.looked(statuses)

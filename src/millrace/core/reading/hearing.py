@@ -90,7 +90,7 @@ class Hearing:
         sender.started(is_incomplete, now_ms)
         self._roster.started(sender)
         if not is_incomplete:
-            self._roster.is_complete(sender, now_ms, was_incomplete)
+            self._roster.found_complete(sender, now_ms, was_incomplete)
         early, sender.early = sender.early, []
         for push in early:
             wrong = self._take(sender, push, now_ms)
@@ -104,7 +104,7 @@ class Hearing:
         if wrong is not None:
             return wrong
         if was_incomplete and not sender.is_incomplete:
-            self._roster.is_complete(sender, now_ms, was_incomplete)
+            self._roster.found_complete(sender, now_ms, was_incomplete)
         if has_data(push):
             self._roster.sent_data(sender, self._delivery.next_lsn)
         if isinstance(push, Damaged):

@@ -25,7 +25,6 @@ class Roster:
         self._read_set = read_set
         self._lists = lists
         self._rewinds = rewinds
-        self._lacking: set[NodeId] = set()  # Who lacked copies when it was last heard of.
         self._mended: set[NodeId] = set()  # They lack nothing, though their statuses say so still.
 
     # -- Single nodes -------------------------------------------------------------------------
@@ -63,14 +62,13 @@ class Roster:
         for node in self._read_set.not_authoritative:
             self._lists.add_down(node, RewindReason.STATUS, self._read_set.senders)
         self._lists.apply()
-        self._lacking = self._read_set.lost
 
     def statuses_changed(self, statuses: Statuses, now_ms: int) -> frozenset[NodeId]:
         """Who was emptied."""
+        lacked = self._lacking
         emptied = self._read_set.set_statuses(statuses)
         self._mended &= self._read_set.lost
-        refilled = self._lacking - self._read_set.lost - emptied
-        self._lacking = self._read_set.lost - self._mended
+        refilled = lacked - self._read_set.lost - emptied
         if any(n in refilled and not s.is_incomplete for n, s in self._read_set.senders.items()):
             self._rewinds.schedule(RewindReason.REFILLED, now_ms)  # Keeps I4.
         if not emptied.isdisjoint(self._read_set.senders):
@@ -80,13 +78,18 @@ class Roster:
             self.list_down(node, RewindReason.STATUS, now_ms)
         return emptied
 
-    def is_complete(self, sender: Sender, now_ms: int, was_incomplete: bool) -> None:
+    def found_complete(self, sender: Sender, now_ms: int, was_incomplete: bool) -> None:
         """It says that it lacks no copies.  If it did, by its own word or the cluster's, others may
         have got some behind what they have passed.  Keeps I4."""
         if was_incomplete or sender.node in self._lacking:
-            self._lacking.discard(sender.node)
-            self._mended |= self._read_set.lost & {sender.node}
+            if sender.node in self._read_set.lost:
+                self._mended.add(sender.node)
             self._rewinds.schedule(RewindReason.REFILLED, now_ms)
+
+    @property
+    def _lacking(self) -> set[NodeId]:
+        """Who lacked copies when it was last heard of, by its status or itself."""
+        return self._read_set.lost - self._mended
 
     def nodeset_changed(self, now_ms: int) -> None:
         self._lists.keep(self._read_set.senders)

@@ -34,7 +34,7 @@ class Tally(msgspec.Struct):
     blocks_left: dict[NodeId, int] = {}
     bytes_left: dict[NodeId, int] = {}
     waits_for: str = ""  # Why the last of the blocks that are left is.
-    unsettled: int = 0  # Blocks that are left because of I3.
+    unsettled: int = 0  # Blocks that are left because they are not released.
 
     def leave(self, copy: Copy, lost: Iterable[NodeId], why: str) -> None:
         for node in lost:

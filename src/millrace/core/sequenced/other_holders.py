@@ -22,6 +22,9 @@ class Held(msgspec.Struct):
     placements: dict[Extent, Placement] = {}
     contested: set[Extent] = set()
 
+    def has_nothing_of(self, extent: Extent) -> bool:
+        return extent not in self.placements and extent not in self.contested
+
 
 class OtherHolders:
     def __init__(self, log: LogId) -> None:
@@ -30,8 +33,10 @@ class OtherHolders:
 
     def held_by(self, node: NodeId, wanted: Sequence[Copy]) -> Procedure[Held | None]:
         """`wanted` is in the log's order.  None: the node does not tell."""
-        if node in self._silent or not wanted:
-            return None if node in self._silent else Held()
+        if node in self._silent:
+            return None
+        if not wanted:
+            return Held()
         extents = [copy.extent for copy in wanted]
         firsts = [extent.first for extent in extents]
         known, held = set(extents), Held()

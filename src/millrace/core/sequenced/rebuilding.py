@@ -23,7 +23,7 @@ nothing is remembered: whoever starts again walks again and finds less.
       one.  What says that there is no record is made anew from what the index knows of it.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from millrace.core.epochs import range_of
@@ -42,9 +42,20 @@ from millrace.core.procedure import Answer, Ask, Failure, FailureKind, Procedure
 from millrace.core.repair import MakeJunk
 from millrace.core.sequenced.giving import Job, Site, Tally, batches, look_up
 from millrace.core.sequenced.other_holders import OtherHolders
-from millrace.core.sequenced.replacing import Ward, replace
+from millrace.core.sequenced.replacing import Copyset, Ward, replace
 from millrace.lsn import epoch_of, show
-from millrace.types import FIRST_LSN, Block, Copy, EntryKind, Epoch, Extent, LogId, Lsn, NodeId
+from millrace.types import (
+    FIRST_LSN,
+    Block,
+    Copy,
+    EntryKind,
+    Epoch,
+    Extent,
+    LogId,
+    Lsn,
+    NodeId,
+    Placement,
+)
 
 ROUNDS_MAX: Final = 4  # Copysets tried for a block before it is left to the next walk.
 
@@ -170,22 +181,22 @@ class LogWalk:
         passed_on: list[Job] = []
         given: list[Job] = []
         for job in jobs:
-            extent = job.copy.extent
-            found = held.placements.get(extent) if held is not None else None
-            if held is not None and found is None and extent not in held.contested:
+            if held is not None and held.has_nothing_of(job.copy.extent):
                 job.gone.add(donor)
                 passed_on.append(job)
-            elif (
-                found is not None
-                and found.precedence >= job.placement.precedence
-                and job.lost.isdisjoint(self._lacking(site, job, found.copyset))
-            ):
-                job.placement = found
-                given.append(job)
-            else:
+                continue
+            found = None if held is None else held.placements.get(job.copy.extent)
+            if found is None or not self._is_given(site, job, found):
                 self._leave(job, f"node {donor} is to give it")
+                continue
+            job.placement = found
+            given.append(job)
         yield from self._adopt(site, given)
         return passed_on
+
+    def _is_given(self, site: Site, job: Job, found: Placement) -> bool:
+        is_later = found.precedence >= job.placement.precedence
+        return is_later and job.lost.isdisjoint(self._lacking(site, job, found.copyset))
 
     def _adopt(self, site: Site, given: Sequence[Job]) -> Procedure[None]:
         if not given:
@@ -197,8 +208,8 @@ class LogWalk:
             elif lacking := self._lacking(site, job, job.placement.copyset):  # Keeps I1.
                 self._tally.leave(job.copy, lacking, "it has been given to a node that is lost")
 
-    def _lacking(self, site: Site, job: Job, copyset: Collection[NodeId]) -> frozenset[NodeId]:
-        return site.lacking(self._ward, epoch_of(job.first), tuple(copyset))
+    def _lacking(self, site: Site, job: Job, copyset: Copyset) -> frozenset[NodeId]:
+        return site.lacking(self._ward, epoch_of(job.first), copyset)
 
     # -- Giving -------------------------------------------------------------------------------
 

@@ -221,8 +221,8 @@ class SequencedStorage:
 
     def _store(self, ticket: Ticket, request: Store) -> list[NodeEffect]:
         block = request.block
-        refusal = self._refuse(request.epoch) or self._complain(request) or self._bar(request)
-        refusal = refusal or self._lack_room(block)
+        refusal = self._refuse(request.epoch) or self._complain(request)
+        refusal = refusal or self._take_nothing() or self._bar(request) or self._lack_room(block)
         if refusal is not None:
             return [Reply(ticket, refusal)]
         before = [*self._open(request.epoch), *self._mark(request.good, request.released)]
@@ -255,8 +255,8 @@ class SequencedStorage:
     def _bar(self, request: Store) -> Refused | None:
         """Keeps I7."""
         barred = self._board.barred_in(request.placement)
-        if barred is None or self._board.refuses_copies():
-            return self._take_nothing()
+        if barred is None:
+            return None
         # The sequencer will hear of it soon; this node is not to blame.
         detail = f"the copies of node {barred} are being made elsewhere"
         return Refused(Refusal.BUSY, self.fence.epoch, detail)

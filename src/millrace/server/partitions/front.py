@@ -10,7 +10,7 @@ I2  A wait whose future is cancelled is forgotten.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -30,7 +30,6 @@ from millrace.core.documents.operations import (
 )
 from millrace.core.documents.partition import Partition
 from millrace.core.documents.waits import WAIT_MS_DEFAULT, Durability, WaitOutcome
-from millrace.core.messages import Message
 from millrace.core.messages.documents import (
     BucketEmptied,
     BucketsDescribed,
@@ -41,6 +40,7 @@ from millrace.core.messages.documents import (
     HostedPartition,
 )
 from millrace.errors import Corruption, MillraceError, NoAnswer
+from millrace.runtime.procedures import AskNode
 from millrace.server.documents.backend import Stat
 from millrace.server.documents.flushing import Marks, mark
 from millrace.server.partitions.bucket import BucketPartitions
@@ -53,7 +53,6 @@ FORWARD_MS: Final = 10_000  # And as long as the master waits for durability.
 EMPTY_MS: Final = 60_000
 DESCRIBE_MS: Final = 10_000
 
-AskNode = Callable[[NodeId, Message, int], Awaitable[Message]]
 Addresses = Callable[[NodeId], str]  # Of documents ports; empty: not known.
 IsLinked = Callable[[NodeId], bool]  # What is asked of the node now leaves now.
 

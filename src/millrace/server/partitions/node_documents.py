@@ -40,13 +40,14 @@ from millrace.core.messages.documents import (
 )
 from millrace.errors import MillraceError, NotConnected
 from millrace.meta.directory import ClusterDirectory
+from millrace.runtime.procedures import AskNode
 from millrace.server.documents.backend import BucketHost, StreamOutlet, StreamSession
 from millrace.server.documents.carrying_out import carry_out
 from millrace.server.documents.flushing import empty
 from millrace.server.documents.front_end import DocumentFrontEnd
 from millrace.server.partitions.bucket import BucketPartitions
 from millrace.server.partitions.flusher import Flusher
-from millrace.server.partitions.front import AskNode, BucketFront, IsLinked
+from millrace.server.partitions.front import BucketFront, IsLinked
 from millrace.server.partitions.hosting import HostedBuckets
 from millrace.server.partitions.surroundings import Line, Listener, Timer
 from millrace.server.partitions.upkeep import Upkeep

@@ -8,7 +8,7 @@ import msgspec
 from millrace.core.epochs import EpochRange, EpochRecord
 from millrace.core.replication import Authority, authority, can_replicate
 from millrace.core.sequenced.rebuilt import may_hold_alone, suspects, unfinished
-from millrace.core.statuses import NodeStatusEntry
+from millrace.core.statuses import NodeStatusEntry, statuses_of
 from millrace.lsn import epoch_of
 from millrace.meta.keys import NODES, REBUILDS, STATUSES, RebuildId, RebuildReport
 from millrace.server.status_keeping import finished_for
@@ -161,7 +161,7 @@ class SequencedPart(Part[SequencedWriter, SequencedReader]):
         return msgspec.structs.replace(truth.record, nodeset=nodeset)
 
     def statuses(self) -> dict[NodeId, AuthoritativeStatus]:
-        return {node: entry.status for node, entry in self.status_entries().items()}
+        return statuses_of(self.status_entries())
 
     def without_vote(self) -> set[NodeId]:
         lost = AuthoritativeStatus.UNDERREPLICATION
