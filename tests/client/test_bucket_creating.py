@@ -1,7 +1,7 @@
 """Making, finding and deleting buckets in the repository."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ from millrace.errors import (
     BucketExists,
     BucketNotReady,
     MetadataOutcomeUnknown,
+    NoAnswer,
     TooFewNodes,
     UnknownBucket,
     UsageError,
@@ -71,27 +72,53 @@ async def keep(directory: ClusterDirectory, partitions: int) -> None:
     assert await directory.replace_bucket(made, version)
 
 
+Late = Callable[[HostedBucket], HostedBucket]
+
+
+def with_partitions(**changes: Any) -> Late:
+    def late(bucket: HostedBucket) -> HostedBucket:
+        held = tuple(msgspec.structs.replace(each, **changes) for each in bucket.partitions)
+        return msgspec.structs.replace(bucket, partitions=held)
+
+    return late
+
+
+def not_serving(bucket: HostedBucket) -> HostedBucket:
+    return msgspec.structs.replace(bucket, is_serving=False)
+
+
+def silent(bucket: HostedBucket) -> HostedBucket:
+    raise NoAnswer("node 2 does not answer")
+
+
+not_ordered = with_partitions(is_ordered=False)
+
+
 class Nodes:
     """What they say of the bucket: the masters serve what the repository says, from their second
-    answer on, except those that are late."""
+    answer on, but for node 2, which may be late."""
 
-    def __init__(self, directory: ClusterDirectory, late: Collection[int] = ()) -> None:
+    def __init__(self, directory: ClusterDirectory, late: Late | None) -> None:
         self._directory = directory
         self._late = late
         self._asked: set[NodeId] = set()
 
     async def ask(self, node: NodeId, message: Message, timeout_ms: int) -> Message:
         assert isinstance(message, DescribeBuckets)
-        is_ordered = node in self._asked and node not in self._late
-        self._asked.add(node)
         record, _ = await self._directory.read_bucket(NAME)
         assert record is not None and record.id == message.bucket
         held = tuple(
-            HostedPartition(number, PartitionState.ACTIVE, 1, is_ordered=is_ordered)
+            HostedPartition(number, PartitionState.ACTIVE, 1, is_ordered=True)
             for number in message.partitions
             if record.seats[number].active == node
         )
-        return BucketsDescribed((HostedBucket(record.id, 1, True, True, held),))
+        bucket = HostedBucket(record.id, 1, True, True, held)
+        if node not in self._asked:
+            bucket = not_ordered(bucket)
+        elif node == 2 and self._late is not None:
+            bucket = self._late(bucket)
+        self._asked.add(node)
+        return BucketsDescribed((bucket,))
 
 
 async def create(
@@ -99,7 +126,7 @@ async def create(
     name: str,
     attributes: BucketAttributes,
     timeout_ms: int,
-    late: Collection[int] = (),
+    late: Late | None = None,
 ) -> BucketRecord:
     ask = Nodes(directory, late).ask
     return await bucket_creating.create(directory, ask, name, attributes, timeout_ms)
@@ -119,14 +146,24 @@ def test_a_bucket_is_made_when_every_partition_has_a_master() -> None:
     run(work())
 
 
-def test_one_whose_masters_do_not_serve_in_time_is_told() -> None:
+@pytest.mark.parametrize(
+    "late",
+    [
+        pytest.param(not_ordered, id="it has no order yet"),
+        pytest.param(with_partitions(is_confirmed=False), id="nor one under its lease"),
+        pytest.param(with_partitions(state=PartitionState.REPLICA), id="it is a replica"),
+        pytest.param(not_serving, id="it serves nobody"),
+        pytest.param(silent, id="it does not answer"),
+    ],
+)
+def test_one_whose_masters_do_not_serve_in_time_is_told(late: Late) -> None:
     """The keeper has written down who they are, and they have not heard of it."""
 
     async def work() -> None:
         directory = await directory_of(*map(node, (1, 2, 3)))
         keeping = asyncio.create_task(keep(directory, SMALL.partitions))
         with pytest.raises(BucketNotReady, match="2 of 6 partitions are not served"):
-            await create(directory, NAME, SMALL, 200, late=(2,))
+            await create(directory, NAME, SMALL, 200, late)
         await keeping
 
     run(work())

@@ -78,13 +78,14 @@ def test_whoever_has_gone_again_hears_nothing() -> None:
 def test_what_stood_when_nobody_listened_is_read_anew() -> None:
     async def body(rig: Rig) -> None:
         await rig.put(AWAY)
-        first, second = Listener(), Listener()
+        first, second, third = Listener(), Listener(), Listener()
         rig.watch.listen(first)
         await first.next()
         rig.watch.forget(first)
         await rig.put(LOST)
         rig.watch.listen(second)
-        assert await second.next() == {THREE: LOST.status}
+        rig.watch.listen(third)
+        assert await second.next() == await third.next() == {THREE: LOST.status}
 
     on_a_rig(body)
 

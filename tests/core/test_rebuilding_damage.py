@@ -36,6 +36,11 @@ def test_a_damaged_copy_is_fetched_from_another_holder() -> None:
     assert NodeId(4) in holders(cluster, block.first)
 
 
+def test_two_nodes_that_got_their_copies_back_need_none(cluster: ModelCluster) -> None:
+    tally, _ = walk(cluster, ward(1, 2, 3, refillable=frozenset(nodes(2, 3))))
+    assert (tally.blocks_done, tally.blocks_left) == (0, {})
+
+
 def test_what_nobody_has_whole_is_lost_and_holds_up_nobody(cluster: ModelCluster) -> None:
     wipe(cluster, 3)
     assert rebuild(cluster, 3, refillable=ALIVE) == 0

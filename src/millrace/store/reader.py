@@ -94,8 +94,7 @@ class Reader:
 
     def bridge_over(self, log: OpenLog, lsn: Lsn) -> Block | None:
         with self._looks(log) as (_, last_below):
-            bridge = find_bridge(log.log, last_below, lsn)
-        return None if bridge is None or bridge.first < log.picture.trim_end else bridge
+            return find_bridge(log.log, last_below, lsn)
 
     def is_whole(self, log: OpenLog, first: Lsn) -> bool:
         """Whether the block that begins at `first`, and is held, can be read."""

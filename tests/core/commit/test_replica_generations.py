@@ -62,6 +62,15 @@ def test_a_seal_may_be_repeated_until_the_generation_is_open() -> None:
     assert refusal(replica.seal(TICKET, seal(2))) is m.Refusal.EPOCH
 
 
+def test_whoever_was_no_member_is_one_again_once_it_is_opened() -> None:
+    replica = backup()
+    replica.is_disowned = replica.is_left_out = True
+    assert not replica.is_member
+    settle(replica, replica.seal(TICKET, seal(2)))
+    settle(replica, replica.open(TICKET, opening(2)))
+    assert replica.is_member
+
+
 def test_a_node_without_a_replica_makes_an_empty_one() -> None:
     replica = StreamReplica(STREAM_LOG, None, ME)
     sealed = settle(replica, replica.seal(TICKET, seal(5)))
