@@ -86,6 +86,8 @@ def test_what_stood_when_nobody_listened_is_read_anew() -> None:
         rig.watch.listen(second)
         rig.watch.listen(third)
         assert await second.next() == await third.next() == {THREE: LOST.status}
+        await asyncio.sleep(0)
+        assert third.is_told_nothing
 
     on_a_rig(body)
 

@@ -32,11 +32,9 @@ class OtherHolders:
         self._silent: set[NodeId] = set()
 
     def held_by(self, node: NodeId, wanted: Sequence[Copy]) -> Procedure[Held | None]:
-        """`wanted` is in the log's order.  None: the node does not tell."""
+        """`wanted` is not empty, and in the log's order.  None: the node does not tell."""
         if node in self._silent:
             return None
-        if not wanted:
-            return Held()
         extents = [copy.extent for copy in wanted]
         firsts = [extent.first for extent in extents]
         known, held = set(extents), Held()
